@@ -40,11 +40,15 @@ struct options {
     uint32_t processes; /* number of processes over which they are spread */
     uint32_t io_threads;
     uint32_t shards;
-    double rate;       /* items/s that writers offer; 0: unlimited */
-    double heavier;    /* factor of their priorities; 0: 1 */
-    const char *only;  /* rows whose name contains it; NULL: all */
-    const char *dir;   /* folder for files; NULL: beside the run's other files */
-    const char *extra; /* further lines of the broker's configuration, and of its table's; NULL: none */
+    uint32_t group_items; /* libreplay's writers: items of an episode; 0: as many as suit the load */
+    uint32_t lease_ms;    /* libreplay's samplers: not 0: items are under lease, and acknowledged */
+    bool groups;          /* each of these episodes is a group of the table */
+    bool on_demand;       /* libreplay's samplers: nothing is requested ahead */
+    double rate;          /* items/s that writers offer; 0: unlimited */
+    double heavier;       /* factor of their priorities; 0: 1 */
+    const char *only;     /* rows whose name contains it; NULL: all */
+    const char *dir;      /* folder for files; NULL: beside the run's other files */
+    const char *extra;    /* further lines of the broker's configuration, and of its table's; NULL: none */
     const char *table_extra;
     const char *service; /* endpoint of the broker; NULL: any */
     const char *limiter; /* of the table; NULL: min_size 1 */
@@ -131,6 +135,10 @@ double time_calls(void (*call)(void *self), void *self, double seconds);
 bool files_folder(const char *parent, char *out, size_t size);
 /* Removes the folder with the plain files in it. */
 void files_remove(const char *folder);
+/* Calls fn with the path of every file in it. */
+void files_each(const char *folder, void (*fn)(const char *path, void *ctx), void *ctx);
+/* Fills memory with bytes that no codec shrinks. */
+void random_bytes(void *out, size_t size);
 
 /* CURVE on all sockets of a run: the broker's, those of its clients, and those of libzmq alone. The keys are made once, before
  * any process starts, and both sides use the same. Until curve_init nothing is encrypted. */
@@ -203,8 +211,13 @@ void load_fail(struct load *self, const char *format, ...) RP_PRINTF(2, 3) __att
 /* The same with what is in err, unless the status is RP_OK; unless there is an object, which is returned. */
 void load_ok(struct load *self, rp_status status);
 void *load_got(struct load *self, void *object);
-/* Returns a client of libreplay. */
+/* Return a client of libreplay, a writer of items as the options say, and a sampler. */
 struct rp_client *load_client(struct load *self);
+struct rp_writer *load_writer(struct load *self, struct rp_client *client);
+struct rp_sampler *load_sampler(struct load *self, struct rp_client *client);
+/* Writes n items of one step with random priorities. */
+struct rng;
+void load_items(struct load *self, struct rp_writer *writer, uint32_t n, struct rng *rng);
 
 /* ---- a run: parties (a server with its load generators) that are measured in turn. All processes of a party are paused while
  * another party is measured (run.c) ---- */
@@ -258,10 +271,8 @@ void options_settle(struct options *self);
 struct party;
 bool load_init(struct load *self, const struct options *options, const struct party *party);
 
-/* Starts a broker with a filled table. False: an error was printed. */
-bool run_broker(const struct options *options, uint64_t items, struct party *out);
-/* The same with `filled` items in a table of `items`; 0: it stays empty. */
-bool run_broker_filled(const struct options *options, uint64_t items, uint64_t filled, struct party *out);
+/* Starts a broker with `filled` items in a table of `items`. False: an error was printed. */
+bool run_broker(const struct options *options, uint64_t items, uint64_t filled, struct party *out);
 /* Starts a load generator of the party. `seconds`: until it is ready; 0: the caller waits. */
 bool run_add(struct party *party, unsigned groups, child_job *job, void *ctx, double seconds);
 /* Starts load generators for it. */

@@ -129,7 +129,7 @@ static bool bench_actors(struct options *options)
     struct phase phases[N_PARTS];
     if (!options->items)
         options->items = TABLE_ITEMS;
-    bool ok = run_broker_filled(options, options->items, 0, &party);
+    bool ok = run_broker(options, options->items, 0, &party);
     for (int i = 0; ok && i < N_PARTS; i++) {
         struct bench_actor actor = {.part = (enum part)i};
         phases[i] = (struct phase){&party, group_of(i), false};

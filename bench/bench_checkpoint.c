@@ -1,5 +1,4 @@
 /* Checkpoints next to plain files of the same size. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,7 +8,6 @@
 #include <unistd.h>
 
 #include "bench/bench.h"
-#include "proto/base/rng.h"
 #include "replay/admin.h"
 
 #define GOAL_WRITE 0.7
@@ -26,22 +24,6 @@
 
 #define BLOCK_BYTES (1u << 20)
 
-/* Calls fn with every file's path. */
-static void each(const char *folder, void (*fn)(const char *path, void *ctx), void *ctx)
-{
-    DIR *dir = opendir(folder);
-    struct dirent *entry;
-    while (dir && (entry = readdir(dir))) {
-        char path[4096];
-        if (entry->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        fn(path, ctx);
-    }
-    if (dir)
-        closedir(dir);
-}
-
 static void add_bytes(const char *path, void *ctx)
 {
     struct stat found;
@@ -49,24 +31,13 @@ static void add_bytes(const char *path, void *ctx)
         *(double *)ctx += (double)found.st_size;
 }
 
-static uint8_t *block(void)
-{
-    static uint8_t data[BLOCK_BYTES];
-    struct rng rng;
-    rng_seed(&rng, 5);
-    for (size_t i = 0; i < sizeof data; i += 8) {
-        uint64_t value = rng_next(&rng);
-        memcpy(data + i, &value, 8);
-    }
-    return data;
-}
-
 /* Seconds to write a file of this many bytes of random data in blocks of 1 MiB, with fsync; the file is removed.
  * Negative: failed. */
 static double files_write(const char *folder, uint64_t bytes)
 {
+    static uint8_t data[BLOCK_BYTES];
     char path[4096];
-    const uint8_t *data = block();
+    random_bytes(data, sizeof data);
     snprintf(path, sizeof path, "%s/plain", folder);
     double start = children_now();
     int file = open(path, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
@@ -99,7 +70,7 @@ static double files_read(const char *folder)
 {
     static uint8_t data[BLOCK_BYTES];
     double start = children_now();
-    each(folder, read_one, data);
+    files_each(folder, read_one, data);
     return children_now() - start;
 }
 
@@ -117,7 +88,7 @@ static void forget_one(const char *path, void *ctx)
 /* Asks the kernel to drop the cached pages, so that the next reader waits for the disk. */
 static void files_forget(const char *folder)
 {
-    each(folder, forget_one, NULL);
+    files_each(folder, forget_one, NULL);
 }
 
 /* ---- requests, each from a process of its own ---- */
@@ -167,7 +138,7 @@ static bool start(struct options *options, char *folder, size_t size, char *extr
         return false;
     snprintf(extra, extra_size, "folder: %s\njournal: off\ncheckpoint: {every: 0s}\n", folder);
     options->extra = extra;
-    return run_broker(options, options->items, party);
+    return run_broker(options, options->items, options->items, party);
 }
 
 /* ---- writing ---- */
@@ -266,7 +237,7 @@ static bool measure_loading(const struct options *given)
         start(&options, folder, sizeof folder, extra, sizeof extra, &party) && ask(&options, &party, ASK_CHECKPOINT);
     run_end(&party);
     double load[2][MOST_REPEATS], plain[2][MOST_REPEATS], bytes = 0;
-    each(folder, add_bytes, &bytes);
+    files_each(folder, add_bytes, &bytes);
     for (uint32_t i = 0; ok && i < given->repeats; i++)
         for (int warm = 0; ok && warm < 2; warm++) {
             if (!warm)

@@ -159,7 +159,7 @@ bool command_params(struct options *given)
     options.in_flight = IN_FLIGHT;
     options.batch = options.per_message = 1;
     options.lend = options.lend_set = true;
-    bool ok = run_broker_filled(&options, options.items, 0, &ours);
+    bool ok = run_broker(&options, options.items, 0, &ours);
     struct load load;
     ok = load_init(&load, &options, &ours) && ok;
     load.fill = options.items * options.size;

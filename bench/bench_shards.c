@@ -71,7 +71,7 @@ static bool set_start(struct set *self, const struct options *options, uint32_t 
     self->n = n;
     describe(self, options);
     for (uint32_t i = 0; i < n && ok; i++)
-        ok = run_broker_filled(&self->options[i], options->items, empty ? 0 : options->items / n, &self->shards[i]);
+        ok = run_broker(&self->options[i], options->items, empty ? 0 : options->items / n, &self->shards[i]);
     return ok;
 }
 
@@ -82,16 +82,6 @@ static bool set_add(struct set *self, uint32_t shard, enum work work, bool libra
     one.clients = one.processes = 1;
     one.library = library;
     return run_add_load(&one, &self->shards[shard], work);
-}
-
-/* Starts a thin writer of `rate` items/s whose priorities are `heavier` times as high as usual. */
-static bool set_add_actor(struct set *self, uint32_t shard, double rate, double heavier)
-{
-    struct options one = self->options[shard];
-    one.clients = one.processes = 1;
-    one.rate = rate;
-    one.heavier = heavier;
-    return run_add_load(&one, &self->shards[shard], WORK_INSERT);
 }
 
 /* Makes one party of all shards. */
@@ -160,45 +150,42 @@ struct skew {
 
 static const struct skew skews[] = {{"half of the actors at one shard", true, 1}, {"masses 3:1", false, 3}};
 
+/* Starts thin writers with a steady rate. */
 static bool add_actors(struct set *self, const struct skew *skew)
 {
-    uint32_t n = self->n > 2 ? self->n : 2, actors = 2 * n;
+    uint32_t actors = 2 * self->n;
     bool ok = true;
-    for (uint32_t i = 0; i < actors && ok; i++) {
-        uint32_t shard = !skew || !skew->crowded ? i % n : i < n ? 0 : 1 + i % (n - 1);
-        ok = set_add_actor(self, shard, ACTORS_RATE / actors, skew && shard == 0 ? pow(skew->mass, 1 / EXPONENT) : 1);
+    for (uint32_t i = 0; i < self->n; i++) {
+        self->options[i].rate = ACTORS_RATE / actors;
+        self->options[i].heavier = skew && i == 0 ? pow(skew->mass, 1 / EXPONENT) : 1;
     }
+    for (uint32_t i = 0; i < actors && ok; i++)
+        ok = set_add(self,
+                     !skew || !skew->crowded ? i % self->n
+                     : i < self->n           ? 0
+                                             : 1 + i % (self->n - 1),
+                     WORK_INSERT, false);
     return ok;
 }
 
-/* Actors with a steady rate, evenly and skewed, and a learner that the limiter holds to the ratio. */
+/* Actors, evenly and skewed, and a learner that the limiter holds to the ratio. */
 static bool compare_skewed(const struct options *given, const struct skew *skew)
 {
     static struct set even, skewed;
-    static struct figures figures[2];
     struct options options = *given;
     char text[160];
-    uint32_t n = options.shards > 2 ? options.shards : 2;
     snprintf(text, sizeof text, "kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 1000, error_buffer: %u",
-             4 * n * options.batch);
+             4 * options.shards * options.batch);
     options.limiter = text;
-    bool ok = set_start(&even, &options, n, true) && set_start(&skewed, &options, n, true) && add_actors(&even, NULL) &&
-              add_actors(&skewed, skew);
-    ok = ok && set_add(&even, 0, WORK_SAMPLE, true) && set_add(&skewed, 0, WORK_SAMPLE, true);
+    bool ok = set_start(&even, &options, options.shards, true) && set_start(&skewed, &options, options.shards, true) &&
+              add_actors(&even, NULL) && add_actors(&skewed, skew) && set_add(&even, 0, WORK_SAMPLE, true) &&
+              set_add(&skewed, 0, WORK_SAMPLE, true);
     set_join(&even);
     set_join(&skewed);
     const struct phase phases[] = {{&skewed.all, GROUP_WRITE | GROUP_ASK, false},
                                    {&even.all, GROUP_WRITE | GROUP_ASK, false}};
-    ok = ok && run_phases(&options, phases, 2, figures);
-    if (ok) {
-        snprintf(text, sizeof text, "samples/s, %s / evenly", skew->what);
-        report_value(given, "samples/s, evenly", spread_of(figures[1].rate[1], figures[0].n).median, 0, "items/s");
-        report_value(given, text, spread_ratio(figures[0].rate[1], figures[1].rate[1], figures[0].n).median,
-                     GOAL_SKEWED, "ratio");
-    }
-    run_end(&even.all);
-    run_end(&skewed.all);
-    return ok;
+    struct row row = {.what = skew->what, .other = "evenly", .goal = GOAL_SKEWED, .memory_per_item = NAN};
+    return report_pair(ok, &options, row, phases, true);
 }
 
 /* ---- draws ---- */

@@ -69,14 +69,14 @@ static const struct compared rows[] = {
 
 static bool start_sides(const struct options *options, struct party *ours, struct party *theirs)
 {
-    if (!run_broker(options, options->items, ours) || !run_add_load(options, ours, options->work))
+    if (!run_broker(options, options->items, options->items, ours) || !run_add_load(options, ours, options->work))
         return false;
     if (!options->against && !options->extra)
         return run_raw(options, ours, theirs);
     struct options other = *options;
     other.extra = NULL;
-    return run_broker(&other, options->against ? options->against : options->items, theirs) &&
-           run_add_load(&other, theirs, options->work);
+    uint64_t items = options->against ? options->against : options->items;
+    return run_broker(&other, items, items, theirs) && run_add_load(&other, theirs, options->work);
 }
 
 /* Measures the broker, and in turn with it libzmq, a broker with another number of items, or one without a journal. */
@@ -126,7 +126,7 @@ static bool compare_mixed(const struct options *options, double goal)
 {
     static struct party ours, raw;
     static struct figures figures[N_MIXED];
-    bool ok = run_broker(options, options->items, &ours) && run_add_load(options, &ours, WORK_INSERT) &&
+    bool ok = run_broker(options, options->items, options->items, &ours) && run_add_load(options, &ours, WORK_INSERT) &&
               run_add_load(options, &ours, WORK_BOTH) && run_raw(options, &ours, &raw);
     const struct phase phases[] = {{&ours, GROUP_WRITE, false},
                                    {&ours, GROUP_ASK, false},

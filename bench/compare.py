@@ -8,6 +8,7 @@ import random
 import statistics
 
 import curves
+import launcher
 from runs import curve_of, number
 
 POINTS = 10       # of a curve that are compared; the last is the end
@@ -88,12 +89,6 @@ def summary(values):
             number(min(values))]
 
 
-def print_grid(lines):
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for line in lines:
-        print("  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths))).rstrip())
-
-
 def report(groups):
     """groups: {shards: [lines of a run per seed]}. Prints the comparison, and gives it for a file."""
     if any(len(group) < 2 for group in groups.values()):
@@ -106,7 +101,7 @@ def report(groups):
     for name, figure in {**returns, **others}.items():
         distance = f"{distances[name]:.2f}" if name in distances else ""
         grid.append([name] + [cell for values in figure.values() for cell in summary(values)] + [distance])
-    print_grid(grid)
+    launcher.print_grid(grid)
     farthest, share = chance([list(figure.values()) for figure in returns.values()])
     beyond = [name for name, distance in distances.items() if distance > 1]
     print(f"apart: the means, in pooled standard deviations over seeds. Farthest {farthest:.2f}: "

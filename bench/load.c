@@ -52,26 +52,23 @@ static Replay__Request load_request(uint64_t id)
     return request;
 }
 
-static uint8_t *load_encode(const Replay__Request *request, size_t *size, size_t *id_at)
+/* Where an encoded request has its id: behind the version. */
+#define ID_AT 3u
+
+static uint8_t *load_encode(const Replay__Request *request, size_t *size)
 {
     *size = replay__request__get_packed_size(request);
     uint8_t *frame = malloc(*size);
     if (!frame)
         abort();
     replay__request__pack(request, frame);
-    struct pb_reader reader = pb_reader(frame, *size);
-    struct pb_field field;
-    *id_at = 0;
-    while (*id_at == 0 && pb_next(&reader, &field) == 1)
-        if (field.number == 2)
-            *id_at = (size_t)(reader.at - frame) - 8;
     return frame;
 }
 
 static Replay__Reply *load_ask(struct load *self, void *socket, const Replay__Request *request)
 {
-    size_t size, id_at;
-    uint8_t *frame = load_encode(request, &size, &id_at);
+    size_t size;
+    uint8_t *frame = load_encode(request, &size);
     zmq_send(socket, frame, size, 0);
     free(frame);
     for (;;) {
@@ -113,7 +110,6 @@ static void *load_dealer(struct load *self, void *context, uint32_t connections)
 #define OWN_FRAME_BYTES 32768u
 /* Items between two checks for a notice. */
 #define LOOK_EVERY 400u
-#define ORDINALS 8192u
 
 struct writer {
     void *push;
@@ -132,7 +128,6 @@ struct writers {
     void *service;
     struct writer *list;
     uint32_t n;
-    struct writer *by_ordinal[ORDINALS]; /* at ordinal % ORDINALS; a collision is searched for in the list */
 };
 
 static void take_credit(struct load *load, struct writer *self, const Replay__Credit *credit)
@@ -154,10 +149,10 @@ static void take_credit(struct load *load, struct writer *self, const Replay__Cr
 
 static struct writer *find_writer(const struct writers *self, uint32_t ordinal)
 {
-    struct writer *writer = self->by_ordinal[ordinal % ORDINALS];
-    for (uint32_t i = 0; i < self->n && (!writer || writer->ordinal != ordinal); i++)
-        writer = &self->list[i];
-    return writer && writer->ordinal == ordinal ? writer : NULL;
+    uint32_t i = 0;
+    while (i < self->n && self->list[i].ordinal != ordinal)
+        i++;
+    return i < self->n ? &self->list[i] : NULL;
 }
 
 /* Reads notices that have arrived; with wait, at least one. */
@@ -211,7 +206,6 @@ static void hello(struct load *load, struct writers *all, struct writer *self, v
         take_credit(load, self, reply->hello->credit);
     self->key_base = reply->hello->key_base;
     self->ordinal = reply->hello->ordinal;
-    all->by_ordinal[self->ordinal % ORDINALS] = self;
     self->push = zmq_socket(context, ZMQ_PUSH);
     curve_connect(self->push);
     if (!self->push || zmq_connect(self->push, reply->hello->ingest) != 0)
@@ -448,7 +442,7 @@ void load_insert(void *ctx)
     struct load *load = ctx;
     void *context = zmq_ctx_new();
     zmq_ctx_set(context, ZMQ_MAX_SOCKETS, 65536);
-    static struct writers all;
+    struct writers all;
     all.n = load->connections;
     all.list = calloc(all.n, sizeof *all.list);
     if (!all.list)
@@ -481,7 +475,7 @@ void load_insert(void *ctx)
 /* An encoded request, but for its id and perhaps its keys. */
 struct request {
     uint8_t *frame;
-    size_t size, id_at, keys_at;
+    size_t size, keys_at;
 };
 
 struct asker {
@@ -500,7 +494,7 @@ static void make_sample(struct load *load, struct asker *self)
     Replay__Request request = load_request(1);
     request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
     request.sample = &body;
-    self->sample.frame = load_encode(&request, &self->sample.size, &self->sample.id_at);
+    self->sample.frame = load_encode(&request, &self->sample.size);
     load->tally->request[0] = (struct raw_message){1, {(uint32_t)self->sample.size}};
 }
 
@@ -527,7 +521,7 @@ static void make_updates(struct load *load, struct asker *self, uint32_t which)
         request.body_case = REPLAY__REQUEST__BODY_UPDATE;
         request.update = &body;
         struct request *at = &self->updates[p];
-        at->frame = load_encode(&request, &at->size, &at->id_at);
+        at->frame = load_encode(&request, &at->size);
         struct wire_request head;
         struct wire_keys ask;
         rp_error err;
@@ -549,7 +543,7 @@ static void send_request(struct asker *self, const struct request *request, cons
     uint8_t *at = zmq_msg_data(&frame);
     memcpy(at, request->frame, request->size);
     uint64_t id = ++self->id;
-    memcpy(at + request->id_at, &id, 8);
+    memcpy(at + ID_AT, &id, 8);
     if (keys)
         memcpy(at + request->keys_at, keys, keys_size);
     zmq_msg_send(&frame, self->socket, 0);
@@ -657,41 +651,46 @@ static void load_requests(void *ctx)
 /* Steps of an episode, with shards: an episode goes to one of them. */
 #define EPISODE_STEPS 200u
 
-static rp_writer *open_writer(struct load *load, rp_client *client)
+rp_writer *load_writer(struct load *load, rp_client *client)
 {
     rp_column column = {"x", RP_DTYPE_UINT8, RP_CODEC_RAW, 1, {(uint32_t)load->options->size}};
     rp_writer_options options = {.struct_size = sizeof options, .batch_items = load->options->per_message};
     return load_got(load, rp_writer_new(client, &column, 1, &options, 30000, &load->err));
 }
 
-static void write_item(struct load *load, rp_writer *writer, struct rng *rng)
+void load_items(struct load *load, rp_writer *writer, uint32_t n, struct rng *rng)
 {
     struct raw_store *store = &load->store;
-    uint64_t size = load->options->size;
-    if (store->at + size > store->size)
-        store->at = 0;
-    const void *row = store->data + store->at;
-    store->at += size;
-    load_ok(load, rp_writer_append(writer, &row, 30000, &load->err));
-    load_ok(load, rp_writer_item_last(writer, LOAD_TABLE, 0.01 + rng_unit(rng), 1, 30000, NULL, &load->err));
+    for (uint64_t size = load->options->size; n > 0; n--, store->at += size) {
+        if (store->at + size > store->size)
+            store->at = 0;
+        const void *row = store->data + store->at;
+        load_ok(load, rp_writer_append(writer, &row, -1, &load->err));
+        load_ok(load, rp_writer_item_last(writer, LOAD_TABLE, 0.01 + rng_unit(rng), 1, -1, NULL, &load->err));
+    }
 }
 
+/* Writes episodes, or groups of which each is an episode, in turn with each connection. */
 static void load_library_insert(void *ctx)
 {
     struct load *load = ctx;
-    uint32_t k = load->connections;
+    uint32_t k = load->connections, group = load->options->group_items;
+    bool episodes = group > 0 || load->options->shards > 1;
+    uint32_t n = group > 0 ? group : episodes ? EPISODE_STEPS : TOTALS_EVERY / k + 1;
     rp_writer **writers = calloc(k, sizeof(*writers));
     uint64_t *seen = calloc(k, sizeof *seen);
     for (uint32_t i = 0; i < k; i++)
-        writers[i] = open_writer(load, load_client(load));
+        writers[i] = load_writer(load, load_client(load));
     struct rng rng;
     rng_seed(&rng, 1);
     tally_set_state(load->tally, TALLY_READY);
+    uint64_t number = (uint64_t)getpid() << 32;
     for (uint32_t i = 0;; i = (i + 1) % k) {
-        for (uint32_t n = 0; n < (load->options->shards > 1 ? EPISODE_STEPS : TOTALS_EVERY / k + 1); n++)
-            write_item(load, writers[i], &rng);
-        if (load->options->shards > 1)
-            load_ok(load, rp_writer_end_episode(writers[i], RP_END_GO, 30000, &load->err));
+        if (load->options->groups)
+            rp_writer_set_group(writers[i], number++);
+        load_items(load, writers[i], n, &rng);
+        if (episodes)
+            load_ok(load, rp_writer_end_episode(writers[i], RP_END_GO, -1, &load->err));
         rp_writer_info info = {.struct_size = sizeof info};
         load_ok(load, rp_writer_get_info(writers[i], &info, &load->err));
         if (info.rejected)
@@ -701,74 +700,63 @@ static void load_library_insert(void *ctx)
     }
 }
 
-static rp_sampler *open_sampler(struct load *load, rp_client *client)
+rp_sampler *load_sampler(struct load *load, rp_client *client)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = load->options->batch;
-    options.in_flight = load->options->in_flight;
-    options.beta = 0.4;
+    const struct options *given = load->options;
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = given->batch, .beta = 0.4};
+    options.in_flight = given->in_flight;
+    options.on_demand = given->on_demand;
+    options.lease_ms = given->lease_ms;
     return load_got(load, rp_sampler_new(client, LOAD_TABLE, &options, &load->err));
 }
 
 static rp_updater *open_updater(struct load *load, rp_client *client)
 {
-    rp_updater_options options = {
-        .struct_size = sizeof options, .batch = load->options->batch, .in_flight = load->options->in_flight};
+    rp_updater_options options = {.struct_size = sizeof options,
+                                  .batch = load->options->batch,
+                                  .in_flight = load->options->in_flight,
+                                  .acknowledge = load->options->lease_ms > 0};
     return load_got(load, rp_updater_new(client, LOAD_TABLE, &options, &load->err));
 }
 
-static void load_library_sample(void *ctx)
+/* Samples, updates random keys, or both: then the keys of each batch get new priorities, or with leases are acknowledged. Updates count
+ * when they are handed to the updater: at most in_flight requests are not answered yet. */
+static void load_library_requests(void *ctx)
 {
     struct load *load = ctx;
-    bool update = load->work == WORK_BOTH;
-    uint32_t k = load->connections, batch_size = load->options->batch;
+    bool samples = load->work != WORK_UPDATE, leases = load->options->lease_ms > 0;
+    bool updates = load->work != WORK_SAMPLE || leases;
+    uint32_t k = load->connections, n = load->options->batch;
     rp_sampler **samplers = calloc(k, sizeof(*samplers));
     rp_updater **updaters = calloc(k, sizeof(*updaters));
-    double *priorities = calloc(batch_size, sizeof *priorities);
-    struct rng rng;
-    rng_seed(&rng, 1);
-    for (uint32_t i = 0; i < k; i++) {
-        rp_client *client = load_client(load);
-        samplers[i] = open_sampler(load, client);
-        updaters[i] = update ? open_updater(load, client) : NULL;
-    }
-    tally_set_state(load->tally, TALLY_READY);
-    for (uint32_t i = 0;; i = (i + 1) % k) {
-        rp_batch *batch;
-        load_ok(load, rp_sampler_next(samplers[i], &batch, 30000, &load->err));
-        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        rp_batch_get_arrays(batch, &arrays);
-        for (uint32_t n = 0; update && n < arrays.n; n++)
-            priorities[n] = 0.01 + rng_unit(&rng);
-        if (update)
-            load_ok(load, rp_updater_add(updaters[i], arrays.key, priorities, arrays.n, 30000, NULL, &load->err));
-        tally_add(load->tally, arrays.n);
-        if (update)
-            atomic_fetch_add_explicit(&load->tally->updates, arrays.n, memory_order_relaxed);
-        rp_batch_release(&batch);
-    }
-}
-
-/* Updates count when they are handed to the updater: at most in_flight requests are not answered yet. */
-static void load_library_update(void *ctx)
-{
-    struct load *load = ctx;
-    uint32_t k = load->connections, n = load->options->batch;
-    rp_updater **updaters = calloc(k, sizeof(*updaters));
-    for (uint32_t i = 0; i < k; i++)
-        updaters[i] = open_updater(load, load_client(load));
     uint64_t *keys = calloc(n, sizeof *keys);
     double *priorities = calloc(n, sizeof *priorities);
     struct rng rng;
     rng_seed(&rng, 7);
+    for (uint32_t i = 0; i < k; i++) {
+        rp_client *client = load_client(load);
+        samplers[i] = samples ? load_sampler(load, client) : NULL;
+        updaters[i] = updates ? open_updater(load, client) : NULL;
+    }
     tally_set_state(load->tally, TALLY_READY);
     for (uint32_t i = 0;; i = (i + 1) % k) {
-        for (uint32_t j = 0; j < n; j++) {
-            keys[j] = load->first_key + rng_below(&rng, load->n_keys);
-            priorities[j] = 0.01 + rng_unit(&rng);
+        rp_batch *batch = NULL;
+        rp_batch_arrays arrays = {.struct_size = sizeof arrays, .n = n, .key = keys};
+        if (samples) {
+            load_ok(load, rp_sampler_next(samplers[i], &batch, -1, &load->err));
+            rp_batch_get_arrays(batch, &arrays);
         }
-        load_ok(load, rp_updater_add(updaters[i], keys, priorities, n, 30000, NULL, &load->err));
-        tally_add(load->tally, n);
+        for (uint32_t j = 0; !samples && j < n; j++)
+            keys[j] = load->first_key + rng_below(&rng, load->n_keys);
+        for (uint32_t j = 0; updates && !leases && j < arrays.n; j++)
+            priorities[j] = 0.01 + rng_unit(&rng);
+        if (updates)
+            load_ok(load, rp_updater_add(updaters[i], arrays.key, leases ? NULL : priorities, arrays.n, -1, NULL,
+                                         &load->err));
+        tally_add(load->tally, arrays.n);
+        if (load->work == WORK_BOTH)
+            atomic_fetch_add_explicit(&load->tally->updates, arrays.n, memory_order_relaxed);
+        rp_batch_release(&batch);
     }
 }
 
@@ -776,5 +764,5 @@ child_job *load_job_of(enum work work, bool library)
 {
     if (work == WORK_INSERT)
         return library ? load_library_insert : load_insert;
-    return !library ? load_requests : work == WORK_UPDATE ? load_library_update : load_library_sample;
+    return library ? load_library_requests : load_requests;
 }

@@ -1,7 +1,5 @@
 /* replay-bench: how fast the broker is, as a share of what libzmq alone moves. */
-#include <errno.h>
 #include <getopt.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,41 +9,6 @@
 #include "proto/config/cli.h"
 
 /* ---- values ---- */
-
-static bool read_number(const struct cli *cli, const struct cli_option *option, const char *text, double *out)
-{
-    char *end;
-    errno = 0;
-    double value = strtod(text, &end);
-    if (end != text && (*end == 'k' || *end == 'M'))
-        value *= *end++ == 'k' ? 1e3 : 1e6;
-    if (end == text || *end || errno || !(value >= option->least && value <= option->most)) {
-        cli_usage(cli->program, "--%s %s: a number from %g to %g is needed", option->name, text, option->least,
-                  option->most);
-        return false;
-    }
-    *out = value;
-    return true;
-}
-
-static int take_real(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
-{
-    void *field = (char *)target + option->at;
-    return read_number(cli, option, text, field) ? CLI_GO_ON : CLI_USAGE;
-}
-
-static int take_whole(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
-{
-    double number;
-    char *field = (char *)target + option->at;
-    if (!read_number(cli, option, text, &number))
-        return CLI_USAGE;
-    if (option->size == sizeof(uint32_t))
-        *(uint32_t *)field = (uint32_t)number;
-    else
-        *(uint64_t *)field = (uint64_t)number;
-    return CLI_GO_ON;
-}
 
 /* Takes one of two words, which the row's prefix lists: "tcp ipc". The second one means true. */
 static int take_choice(const struct cli *cli, const struct cli_option *option, const char *text, void *target)
@@ -70,8 +33,8 @@ static int take_frames(const struct cli *cli, const struct cli_option *option, c
 enum { WHO_RUN = 1, WHO_SHARDS = 2, WHO_ALL = 4 };
 
 #define AT(field) CLI_AT(struct options, field)
-#define REAL(field, from, to) CLI_TAKE, AT(field), from, to, .take = take_real
-#define WHOLE(field, from, to) CLI_TAKE, AT(field), from, to, .take = take_whole
+#define REAL(field, from, to) CLI_REAL, AT(field), from, to
+#define WHOLE(field, from, to) CLI_WHOLE, AT(field), from, to
 #define CHOICE(field, words) CLI_TAKE, AT(field), .prefix = words, .take = take_choice
 static const struct cli_option rows[] = {
     {"json", 0, NULL, "print one JSON object", ~0u, CLI_SWITCH, AT(json)},
@@ -83,7 +46,7 @@ static const struct cli_option rows[] = {
      WHOLE(items, 1000, 1e8)},
     {"per-message", 0, "N", "items in an ingest message (default 50; 1 from 4 kB on)", 1, WHOLE(per_message, 1, 1000)},
     {"batch", 0, "N", "items in a sample or update request (default 256; less from 4 kB on)", 1, WHOLE(batch, 1, 4096)},
-    {"in-flight", 0, "N", "requests under way on each connection (default 8)", 1, WHOLE(in_flight, 1, 500)},
+    {"in-flight", 0, "N", "requests under way on each connection (default 16)", 1, WHOLE(in_flight, 1, 500)},
     {"clients", 0, "N", "connections (default 1)", 1, WHOLE(clients, 1, 4000)},
     {"processes", 0, "N", "that they are spread over (default: up to 4)", 1, WHOLE(processes, 1, 32)},
     {"io-threads", 0, "N", "of the broker and of the raw server (default 1)", 1, WHOLE(io_threads, 1, 16)},
@@ -131,7 +94,7 @@ static const struct command commands[] = {
     {"update", command_one, WORK_UPDATE, WHO_RUN, NULL, "priority updates/s against ROUTER <-> DEALER",
      "Requests with random keys of a full table and new priorities. Updates that were answered count.\n"},
     {"mixed", command_one, WORK_BOTH, WHO_RUN, NULL, "a writer and a sampler with updates, alone and together",
-     "The sampler sends new priorities for each batch that it gets. 16 requests in flight unless told otherwise.\n"},
+     "The sampler sends new priorities for each batch that it gets.\n"},
     {"checkpoint", command_checkpoint, 0, WHO_RUN, NULL,
      "checkpoints against plain files: stall, write, second one, load; longest stretch",
      "Of 1M items of 400 B: how fast a checkpoint is written next to a file of the same size with the same fsync, how\n"

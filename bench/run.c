@@ -68,13 +68,28 @@ bool files_folder(const char *parent, char *out, size_t size)
     return false;
 }
 
-void files_remove(const char *folder)
+void files_each(const char *folder, void (*fn)(const char *path, void *ctx), void *ctx)
 {
     DIR *dir = opendir(folder);
-    for (const struct dirent *entry; dir && (entry = readdir(dir));)
-        unlinkat(dirfd(dir), entry->d_name, 0);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (entry->d_name[0] != '.')
+            fn(path, ctx);
+    }
     if (dir)
         closedir(dir);
+}
+
+static void remove_one(const char *path, void *ctx)
+{
+    (void)ctx;
+    unlink(path);
+}
+
+void files_remove(const char *folder)
+{
+    files_each(folder, remove_one, NULL);
     rmdir(folder);
 }
 
@@ -410,9 +425,19 @@ void options_settle(struct options *self)
     if (!self->lend_set)
         self->lend = large;
     if (!self->in_flight)
-        self->in_flight = self->work == WORK_BOTH ? 16 : 8;
+        self->in_flight = 16;
     if (!self->processes || self->processes > self->clients)
         self->processes = self->clients < 4 ? self->clients : 4;
+}
+
+void random_bytes(void *out, size_t size)
+{
+    struct rng rng;
+    rng_seed(&rng, 3);
+    for (size_t i = 0; i + 8 <= size; i += 8) {
+        uint64_t value = rng_next(&rng);
+        memcpy((uint8_t *)out + i, &value, 8);
+    }
 }
 
 /* Returns the memory that senders walk. NULL: an error was printed. */
@@ -437,12 +462,7 @@ static const uint8_t *run_store(const struct options *options, size_t *size)
         store = NULL;
         return NULL;
     }
-    struct rng rng;
-    rng_seed(&rng, 3);
-    for (size_t i = 0; i + 8 <= have; i += 8) {
-        uint64_t value = rng_next(&rng);
-        memcpy(store + i, &value, 8);
-    }
+    random_bytes(store, have);
     return store;
 }
 
@@ -458,12 +478,7 @@ bool load_init(struct load *self, const struct options *options, const struct pa
     return self->store.data;
 }
 
-bool run_broker(const struct options *options, uint64_t items, struct party *out)
-{
-    return run_broker_filled(options, items, items, out);
-}
-
-bool run_broker_filled(const struct options *options, uint64_t items, uint64_t filled, struct party *out)
+bool run_broker(const struct options *options, uint64_t items, uint64_t filled, struct party *out)
 {
     *out = (struct party){.memory_per_item = NAN};
     struct load load;

@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 
-import processes
+import launcher
 
-AGENTS = os.path.join(processes.ROOT, "agent", "python", "agents")
+AGENTS = os.path.join(launcher.ROOT, "agent", "python", "agents")
 EPISODES = 20     # of an evaluation
 EVALUATIONS = 20  # in a run, for its curve
 
@@ -25,7 +25,7 @@ Case = collections.namedtuple("Case", "bar seed side")
 
 
 def config_path(bar, folder="learning"):
-    return os.path.join(processes.ROOT, "configs", folder, bar.config + ".yaml")
+    return os.path.join(launcher.ROOT, "configs", folder, bar.config + ".yaml")
 
 
 def evaluations(bar):
@@ -91,7 +91,7 @@ def read_run(path, key=None):
 
 class Single:
     """Whole runs in replay-single: the same every time for a seed."""
-    programs, environment = ["replay-single"], {}
+    programs, environment, limit = ["replay-single"], {}, None  # limit: seconds for a run
 
     def __init__(self):
         self.lock, self.processes, self.stopping = threading.Lock(), set(), False
@@ -101,7 +101,7 @@ class Single:
 
     def files(self, case):
         """What a run depends on, beside its options and its seed."""
-        return [self.config(case), *map(processes.program, self.programs)]
+        return [self.config(case), *map(launcher.program, self.programs)]
 
     def name(self, case):
         return f"{case.bar.config}-seed-{case.seed}"
@@ -110,24 +110,30 @@ class Single:
         return {}
 
     def options(self, case):
-        return processes.sets("", evaluations(case.bar))
+        return launcher.sets(evaluations(case.bar))
 
     def make(self, case, path, file):
         """Writes the lines of the run into the file; raises Failed."""
         with self.lock:
             if self.stopping:
-                raise processes.Failed("interrupted")
+                raise launcher.Failed("interrupted")
             process = subprocess.Popen(self.words(case, path), stdout=file, stderr=subprocess.PIPE, text=True,
                                        env=dict(os.environ, OPENBLAS_NUM_THREADS="1", **self.environment))
             self.processes.add(process)
-        errors = process.communicate()[1]
-        with self.lock:
-            self.processes.discard(process)
+        try:
+            errors = process.communicate(timeout=self.limit)[1]
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.communicate()
+            raise launcher.Failed(f"it did not end within {self.limit:.0f} s (--limit); see {path}") from None
+        finally:
+            with self.lock:
+                self.processes.discard(process)
         if self.stopping or process.returncode != 0:
-            raise processes.Failed("interrupted" if self.stopping else errors.strip() or f"exit status {process.returncode}")
+            raise launcher.Failed("interrupted" if self.stopping else errors.strip() or f"exit status {process.returncode}")
 
     def words(self, case, path):
-        return [processes.program("replay-single"), "-c", self.config(case), "--seed", str(case.seed), "--json", *self.options(case)]
+        return [launcher.program("replay-single"), "-c", self.config(case), "--seed", str(case.seed), "--json", *self.options(case)]
 
     def stop(self):
         with self.lock:
@@ -152,18 +158,18 @@ class Launched(Single):
         return super().files(case) + agent_files(self.config(case))
 
     def name(self, case):
-        return "-".join(filter(None, [super().name(case), case.bar.setting, case.side]))
+        return "-".join(filter(None, [super().name(case), *case.bar.setting.split(), case.side]))
 
     def options(self, case):
         settings = [case.side] if case.side else self.settings
-        return processes.sets("", ["launch.http=''", *evaluations(case.bar), *filter(None, [case.bar.setting]), *settings])
+        return launcher.sets(["launch.http=''", *evaluations(case.bar), *case.bar.setting.split(), *settings])
 
     def words(self, case, path):
-        return [processes.program("replay-launch"), self.config(case), "--folder", path, "--seed", str(case.seed), "--quiet",
+        return [launcher.program("replay-launch"), self.config(case), "--folder", path, "--seed", str(case.seed), "--quiet",
                 *self.options(case)]
 
-    def figures(self, learners):
-        """More for a run's result, from the reports of its learners."""
+    def figures(self, path, learners):
+        """More for a run's result, from its folder and the reports of its learners."""
         return {}
 
     def make(self, case, path, file):
@@ -173,7 +179,7 @@ class Launched(Single):
         with open(os.path.join(path, "report.json")) as written:
             report = json.load(written)
         if report["phase"] != "done" or report["final_value"] is None:
-            raise processes.Failed(f"{report['reason']}; see {path}")
+            raise launcher.Failed(f"{report['reason']}; see {path}")
         acts = bool(report["steps"])  # without actors, learner steps count
         for line in reports(path, "evaluator"):
             file.write(json.dumps(line if acts else {**line, "environment_steps": line["learner_steps"]}) + "\n")
@@ -182,19 +188,20 @@ class Launched(Single):
                   "environment_steps": report["steps"] if acts else report["learner_steps"], "learner_steps": report["learner_steps"],
                   "seconds": report["elapsed_s"], "restarts": report["restarts"], "wait_share": averaged(learners, "wait_share"),
                   "updates_per_second": rate(learners, "learner_steps"),
-                  "steps_per_second": rate(reports(path, "actor"), "environment_steps"), **self.figures(learners)}
+                  "steps_per_second": rate(reports(path, "actor"), "environment_steps"), **self.figures(path, learners)}
         file.write(json.dumps(result) + "\n")
 
 
-class Sharded:
-    """Runs as separate processes, with a broker of so many shards."""
-    programs = processes.PROGRAMS
+class Sharded(Launched):
+    """Runs with so many actors, and a broker of so many shards."""
+    programs = ["replay-launch", "replay-broker", "replay-actor", "replay-learner", "replay-ctl"]
 
     def __init__(self, actors, limit):
-        self.actors, self.limit, self.stopping = actors, limit, False
+        super().__init__([f"actors.count={actors}", "learners.count=1", "broker.folder=broker", "broker.journal=off"])
+        self.actors, self.limit = actors, limit
 
-    def files(self, case):
-        return [config_path(case.bar), *map(processes.program, self.programs)]
+    def config(self, case):
+        return config_path(case.bar)
 
     def name(self, case):
         return f"{case.bar.config}-shards-{case.side}-seed-{case.seed}"
@@ -203,25 +210,18 @@ class Sharded:
         return {"shards": case.side, "actors": self.actors}
 
     def options(self, case):
-        return [f"shards={case.side}", f"actors={self.actors}", *evaluations(case.bar)]
+        return super().options(case._replace(side=None)) + launcher.sets([f"broker.shards={case.side}"])
 
-    def make(self, case, path, file):
-        plan = processes.Plan(config_path(case.bar), path, case.seed, self.actors, case.side, evaluations(case.bar),
-                              self.limit)
-        outcome = processes.run(plan, lambda: self.stopping)
-        for report in outcome.reports:
-            file.write(json.dumps(report) + "\n")
-        limiters = [table["limiter"] for table in outcome.tables]
-        inserts = [limiter["inserts"] for limiter in limiters]
-        last = outcome.reports[-1]
-        result = {"result": True, "seed": case.seed, "shards": len(outcome.tables), "actors": self.actors,
-                  "return": last["return"], "environment_steps": last["environment_steps"],
-                  "learner_steps": last["learner_steps"], "inserts": inserts,
-                  "samples": [limiter["samples"] for limiter in limiters], "seconds": outcome.seconds}
-        file.write(json.dumps(result) + "\n")
-
-    def stop(self):
-        self.stopping = True
+    def figures(self, path, learners):
+        """What each shard has counted, from its last checkpoint."""
+        kept = os.path.join(path, "broker")
+        told = [subprocess.run([launcher.program("replay-ctl"), "checkpoint", "show", folder, "--json"], capture_output=True, text=True)
+                for folder in sorted(glob.glob(os.path.join(glob.escape(kept), "shard-*"))) or [kept]]
+        if any(one.returncode for one in told):
+            raise launcher.Failed(f"a shard has left no checkpoint; see {path}")
+        tables = [json.loads(one.stdout)["tables"][0] for one in told]
+        return {"shards": len(tables), "actors": self.actors,
+                **{name: [table[name] for table in tables] for name in ("inserts", "samples")}}
 
 
 class Runs:
@@ -256,7 +256,7 @@ class Runs:
                 file.write(json.dumps({**head, **self.maker.head(case)}) + "\n")
                 file.flush()
                 self.maker.make(case, folder, file)
-        except processes.Failed as problem:
+        except launcher.Failed as problem:
             return None, False, str(problem)
         os.replace(path + ".part", path)
         lines = read_run(path, key)
@@ -277,7 +277,7 @@ def number(value):
 
 def run_all(runs, cases, jobs):
     """Gives {case: lines}. Long runs start first, so that no core is idle at the end for long."""
-    processes.see_to_programs(runs.maker.programs)
+    launcher.see_to_programs(runs.maker.programs)
     results, began = {}, time.monotonic()
     pool = concurrent.futures.ThreadPoolExecutor(jobs)
     futures = {pool.submit(runs.run, case): case for case in sorted(cases, key=lambda case: -case.bar.budget)}

@@ -1,6 +1,7 @@
 #include "broker/broker.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <malloc.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -142,10 +143,10 @@ static bool take_ingest(struct broker *self)
     return reads && drain(self, receive_ingest, &self->sessions.ingest_idle);
 }
 
-static bool take_requests(struct broker *self)
+static bool take_requests(struct broker *self, bool *idle)
 {
-    bool idle;
-    return self->peers.service_used && !self->closed && drain(self, receive_request, &idle);
+    *idle = false;
+    return self->peers.service_used && !self->closed && drain(self, receive_request, idle);
 }
 
 /* Runs a stage of the turn; while a trace is recorded, a stage that had work to do is a span. */
@@ -173,7 +174,6 @@ static bool run_checkpoints(struct broker *self)
     if (atomic_load_explicit(&self->checkpoint_wanted, memory_order_relaxed) &&
         atomic_exchange(&self->checkpoint_wanted, false)) {
         rp_error err = {0};
-        wake_clear(self);
         if (checkpoint_start(self->checkpoints, CHECKPOINT_SIGNAL, NULL, &err) != RP_OK)
             log_line(LEVEL_WARN, "B0525", "no checkpoint", "why=\"%s\"", err.text);
     }
@@ -254,10 +254,11 @@ void broker_turn(struct broker *self, int wait_ms)
     loop->now_ns = clock_now(&loop->clock);
     if (self->stream)
         take_news(self);
-    bool busy = self->peers.identities.on && zap_run(&self->peers);
-    busy |= take_ingest(self);
+    bool busy = self->peers.identities.on && zap_run(&self->peers), returns = wait_ms >= 0, idle;
+    /* A socket that is empty now is no reason for another turn, unless the caller wants to see what this one did. */
+    busy |= take_ingest(self) && (returns || !self->sessions.ingest_idle);
     self->peers.commit.gathers = true;
-    busy |= take_requests(self);
+    busy |= take_requests(self, &idle) && (returns || !idle);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
     commit_release(&self->peers);
@@ -266,9 +267,10 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= loop->chores.first && stage(self, "chores", run_chores);
     busy |= self->spill && spill_run(self->spill);
     busy |= pump_wake(&self->tables);
-    busy |= !self->closed && self->tables.dirty; /* a chore has returned items, or made room */
     if (self->sessions.dirty)
         sessions_notify(&self->sessions);
+    busy |= !self->closed && self->tables.dirty; /* a chore has returned items, or made room */
+    busy |= loop->chores.first != NULL;          /* a session that has ended leaves its chunks to one */
     if (self->stream)
         stream_flush(self->stream);
     if (!loop->stepped)
@@ -466,8 +468,11 @@ static rp_status load(struct broker *self, rp_error *err)
     struct durable_state state = durable_state(self);
     const char *folder = config_folder(self->config);
     if (folder) {
-        if (!self->config->checkpoint_load || strcmp(self->config->checkpoint_load, "none") != 0)
-            RP_TRY(folder_check_shards(folder, config_shards(self->config), err));
+        char *whole = need_text(folder);
+        rp_status status =
+            config_check_folder(self->config, config_shards(self->config) > 1 ? dirname(whole) : whole, err);
+        free(whole);
+        RP_TRY(status);
         RP_TRY(stream_open(&self->stream, &state, err));
         RP_TRY(spill_open(&self->spill, &state, self->stream, err));
     }

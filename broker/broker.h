@@ -72,7 +72,7 @@ struct broker *broker_new_local(const struct broker_config *config, struct clock
 void broker_destroy(struct broker **self);
 
 /* Runs one turn of the loop: reads the sockets, does what is due, and sleeps at most wait_ms if there was nothing to do
- * (-1: as long as it takes). */
+ * (-1: as long as it takes, also after work, if nothing is left to do). */
 void broker_turn(struct broker *self, int wait_ms);
 /* Runs turns until broker_stop, then broker_finish. */
 void broker_run(struct broker *self);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/io.h"
 #include "proto/base/log.h"
@@ -21,64 +23,28 @@
 #include "proto/base/text.h"
 
 #define LINE_BYTES 4096u
-/* Between the endpoints of a line: the path of an ipc endpoint may have spaces. */
-#define SHARD_SEPARATOR "\t"
 
-/* ---- the shard's side: where it binds, and what it tells the parent */
+/* ---- the shard's side */
 
-static rp_status no_parent(rp_error *err)
-{
-    return err_set(err, RP_CANCELLED, "the parent of this shard has ended, or a signal has come");
-}
-
-static rp_status tell(int link, const char *const own[SHARD_ENDPOINTS], rp_error *err)
-{
-    char line[LINE_BYTES];
-    size_t used = 0;
-    for (uint32_t i = 0; i < SHARD_ENDPOINTS && used < sizeof line; i++)
-        used += (size_t)snprintf(line + used, sizeof line - used, "%s%c", own[i][0] ? own[i] : "-",
-                                 i + 1 < SHARD_ENDPOINTS ? SHARD_SEPARATOR[0] : '\n');
-    if (used >= sizeof line)
-        return err_set(err, RP_INVALID_ARGUMENT, "the endpoints of this shard are too long");
-    return send(link, line, used, MSG_NOSIGNAL) == (ssize_t)used ? RP_OK : no_parent(err);
-}
-
-/* Reads a line of any length. NULL: the parent is gone, or a signal has come that ends this process. */
-static char *read_line(int link)
-{
-    char *line = NULL;
-    size_t filled = 0, capacity = 0;
-    for (;;) {
-        if (capacity - filled < 2)
-            line = need_resize(line, capacity += LINE_BYTES, 1);
-        ssize_t got = recv(link, line + filled, capacity - filled - 1, 0);
-        if (got <= 0)
-            break;
-        filled += (size_t)got;
-        line[filled] = '\0';
-        if (line[filled - 1] == '\n')
-            return line;
-    }
-    free(line);
-    return NULL;
-}
-
-rp_status shards_join(int link, const char *const own[SHARD_ENDPOINTS], uint32_t n, char ***service, rp_error *err)
+rp_status shards_join(const struct shard_link *link, const char *const own[SHARD_ENDPOINTS],
+                      char *service[CONFIG_MAX_SHARDS], rp_error *err)
 {
     sigset_t checkpoint, before;
-    RP_TRY(tell(link, own, err));
+    char byte = 0;
+    for (uint32_t i = 0; i < SHARD_ENDPOINTS; i++) {
+        char *at = link->all[link->number].text[i];
+        if ((size_t)snprintf(at, SHARD_ENDPOINT_BYTES, "%s", own[i]) >= SHARD_ENDPOINT_BYTES)
+            return err_set(err, RP_INVALID_ARGUMENT, "the endpoint %s of this shard is too long", own[i]);
+    }
     sigemptyset(&checkpoint);
     sigaddset(&checkpoint, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &checkpoint, &before); /* it ends nothing: it is for later */
-    char *line = read_line(link), *rest = NULL;
+    bool joined = send(link->socket, &byte, 1, MSG_NOSIGNAL) == 1 && recv(link->socket, &byte, 1, 0) == 1;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!line)
-        return no_parent(err);
-    char **list = *service = need_alloc(n * sizeof *list);
-    char *word = strtok_r(line, SHARD_SEPARATOR "\n", &rest);
-    for (uint32_t i = 0; i < n; i++, word = word ? strtok_r(NULL, SHARD_SEPARATOR "\n", &rest) : NULL)
-        list[i] = need_text(word ? word : "");
-    free(line);
+    if (!joined)
+        return err_set(err, RP_CANCELLED, "the parent of this shard has ended, or a signal has come");
+    for (uint32_t i = 0; i < link->n; i++)
+        service[i] = link->all[i].text[SHARD_TOLD_SERVICE];
     return RP_OK;
 }
 
@@ -99,46 +65,26 @@ static void take_port(char **address, const char *from)
 }
 
 /* Lines of shard 0 have plain names, those of the others begin with "shard.N.". */
-static const char *own_name(const char *name, uint32_t shard)
-{
-    char prefix[24];
-    int length = snprintf(prefix, sizeof prefix, "shard.%u.", shard);
-    if (shard == 0)
-        return name;
-    return strncmp(name, prefix, (size_t)length) == 0 ? name + length : "";
-}
-
 void shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file)
 {
-    struct {
-        const char *name;
-        char **address;
-    } rows[] = {{"service", &config->service},
-                {"ingest", &config->ingest},
-                {"events", &config->events},
-                {"http", &config->http}};
-    char line[LINE_BYTES], name[64], value[LINE_BYTES];
-    FILE *file = fopen(endpoints_file, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "%63s %1023s", name, value) != 2)
-            continue;
-        for (uint32_t i = 0; i < 4; i++)
-            if (strcmp(own_name(name, shard), rows[i].name) == 0)
-                take_port(rows[i].address, value);
+    static const char *const names[] = {"service", "ingest", "events", "http"};
+    char **const addresses[] = {&config->service, &config->ingest, &config->events, &config->http};
+    for (uint32_t i = 0; i < 4; i++) {
+        char *name = shard ? need_print("shard.%u.%s", shard, names[i]) : need_text(names[i]), *before;
+        if (endpoint_from_file(endpoints_file, name, &before, NULL) == RP_OK)
+            take_port(addresses[i], before);
+        free(before);
+        free(name);
     }
-    if (file)
-        fclose(file);
 }
 
 /* ---- the parent */
 
 struct shard {
-    pid_t pid; /* 0: it does not run */
-    int link;  /* -1: none */
-    char line[LINE_BYTES];
-    size_t filled;
-    bool told;                        /* it has sent its endpoints, and waits for the list */
-    char *endpoints[SHARD_ENDPOINTS]; /* of its first start; NULL: not known yet */
+    pid_t pid;  /* 0: it does not run */
+    int link;   /* -1: none */
+    bool known; /* its endpoints are in the list, from its first start on */
+    bool waits; /* until those of all are */
     int64_t start_ns, again_ns, pause_ns;
 };
 
@@ -150,6 +96,7 @@ struct parent {
     void *ctx;
     uint32_t n;
     struct shard *shards;
+    struct shard_endpoints *endpoints; /* shared with all shards */
     int signals;
     sigset_t mask; /* signals that the parent takes */
     sigset_t before;
@@ -171,8 +118,7 @@ static void shard_close_link(struct shard *self)
     if (self->link >= 0)
         close(self->link);
     self->link = -1;
-    self->filled = 0;
-    self->told = false;
+    self->waits = false;
 }
 
 /* Passes a signal on that ends everything. A shard that still waits for the list learns of it by the end of its link: the signal
@@ -194,8 +140,8 @@ static void print_shard(const struct parent *self, uint32_t number, struct text 
     static const char *const names[] = {"service", "ingest", "events", "http"};
     static const uint32_t which[] = {SHARD_TOLD_SERVICE, SHARD_TOLD_INGEST, SHARD_TOLD_EVENTS, SHARD_HTTP};
     for (uint32_t i = 0; i < 4; i++) {
-        const char *value = self->shards[number].endpoints[which[i]];
-        if (strcmp(value, "-") == 0)
+        const char *value = self->endpoints[number].text[which[i]];
+        if (!value[0])
             continue;
         if (number)
             text_add(out, "shard.%u.", number);
@@ -219,30 +165,11 @@ static rp_status show_endpoints(const struct parent *self, rp_error *err)
     return ok ? RP_OK : err_set(err, RP_IO, "cannot write the endpoints to %s: %s", file, strerror(error));
 }
 
-static void send_list(const struct parent *self, struct shard *shard)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    for (uint32_t i = 0; out && i < self->n; i++)
-        fprintf(out, "%s%c", self->shards[i].endpoints[SHARD_TOLD_SERVICE],
-                i + 1 < self->n ? SHARD_SEPARATOR[0] : '\n');
-    if (out && fclose(out) == 0)
-        for (size_t at = 0; at < size;) {
-            ssize_t sent = send(shard->link, text + at, size - at, MSG_NOSIGNAL);
-            if (sent <= 0)
-                break; /* it has died, and is started again */
-            at += (size_t)sent;
-        }
-    free(text);
-    shard->told = false;
-}
-
 static void tell_all(struct parent *self)
 {
     rp_error err = {0};
     for (uint32_t i = 0; i < self->n && !self->ready; i++)
-        if (!self->shards[i].endpoints[0])
+        if (!self->shards[i].known)
             return;
     if (!self->ready && show_endpoints(self, &err) != RP_OK) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
@@ -251,60 +178,37 @@ static void tell_all(struct parent *self)
         return;
     }
     for (uint32_t i = 0; i < self->n; i++)
-        if (self->shards[i].told)
-            send_list(self, &self->shards[i]);
+        if (self->shards[i].waits) {
+            self->shards[i].waits = false;
+            send(self->shards[i].link, "", 1, MSG_NOSIGNAL); /* one that has died is started again */
+        }
     if (!self->ready)
         log_line(LEVEL_INFO, "B0700", "shards started", "shards=%u service=%s", self->n,
-                 self->shards[0].endpoints[SHARD_TOLD_SERVICE]);
+                 self->endpoints[0].text[SHARD_TOLD_SERVICE]);
     self->ready = true;
-}
-
-/* Takes the line that a shard has sent. */
-static bool take_line(struct shard *self)
-{
-    char *words[SHARD_ENDPOINTS], *rest = NULL;
-    uint32_t n = 0;
-    for (char *word = strtok_r(self->line, SHARD_SEPARATOR "\n", &rest); word && n < SHARD_ENDPOINTS;
-         word = strtok_r(NULL, SHARD_SEPARATOR "\n", &rest))
-        words[n++] = word;
-    if (n < SHARD_ENDPOINTS)
-        return false;
-    for (uint32_t i = 0; i < SHARD_ENDPOINTS; i++) {
-        free(self->endpoints[i]);
-        self->endpoints[i] = need_text(words[i]);
-    }
-    return true;
 }
 
 static void parent_read_link(struct parent *self, struct shard *shard)
 {
-    ssize_t got = recv(shard->link, shard->line + shard->filled, LINE_BYTES - 1 - shard->filled, 0);
-    if (got <= 0) { /* its end is told by SIGCHLD */
+    char byte;
+    if (recv(shard->link, &byte, 1, 0) <= 0) { /* its end is told by SIGCHLD */
         shard_close_link(shard);
         return;
     }
-    shard->filled += (size_t)got;
-    shard->line[shard->filled] = '\0';
-    if (!strchr(shard->line, '\n'))
-        return;
-    shard->filled = 0;
-    shard->told = take_line(shard);
-    if (shard->told)
-        tell_all(self);
-    else if (shard->pid) /* it would wait for the list for ever */
-        kill(shard->pid, SIGKILL);
+    shard->known = shard->waits = true;
+    tell_all(self);
 }
 
 /* At a restart a shard binds what it had. */
-static void use_endpoints(struct broker_config *config, char *const *endpoints)
+static void use_endpoints(struct broker_config *config, const struct shard_endpoints *endpoints)
 {
     char **const keys[] = {&config->service, &config->ingest, &config->events, &config->http};
-    for (uint32_t i = 0; i < 4 && endpoints[0]; i++) {
-        if (strcmp(endpoints[i], "-") == 0)
+    for (uint32_t i = 0; i < 4; i++) {
+        const char *text = endpoints->text[i];
+        if (!text[0])
             continue;
-        /* http is kept as an address: http://HOST:PORT/... */
-        const char *text =
-            i == SHARD_HTTP && strncmp(endpoints[i], "http://", 7) == 0 ? endpoints[i] + 7 : endpoints[i];
+        if (i == SHARD_HTTP && strncmp(text, "http://", 7) == 0) /* kept as an address: http://HOST:PORT/... */
+            text += 7;
         free(*keys[i]);
         *keys[i] = need_print("%.*s", (int)(i == SHARD_HTTP ? strcspn(text, "/") : strlen(text)), text);
     }
@@ -333,10 +237,11 @@ static void become(struct parent *self, uint32_t number, int link, pid_t parent)
         self->status = status == RP_INVALID_ARGUMENT ? 2 : 1;
         return;
     }
-    if (self->again && !self->shards[number].endpoints[0])
+    if (self->shards[number].known)
+        use_endpoints(config, &self->endpoints[number]);
+    else if (self->again)
         shards_bind_again(config, number, self->endpoints_file);
-    use_endpoints(config, self->shards[number].endpoints);
-    self->status = self->serve(self->ctx, config, link);
+    self->status = self->serve(self->ctx, config, &(struct shard_link){link, self->endpoints, number, self->n});
 }
 
 /* True in the parent. */
@@ -492,21 +397,22 @@ int shards_run(struct broker_config *config, const char *endpoints_file, bool ag
     self.n = config_shards(config);
     self.shards = need_alloc(self.n * sizeof *self.shards);
     struct pollfd *items = need_alloc((self.n + 1) * sizeof *items);
+    size_t bytes = self.n * sizeof *self.endpoints;
+    self.endpoints = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (uint32_t i = 0; i < self.n; i++)
         self.shards[i].link = -1;
-    if (!take_signals(&self)) {
-        fputs("replay-broker: no descriptor for signals\n", stderr);
+    if (self.endpoints == MAP_FAILED || !take_signals(&self)) {
+        fputs("replay-broker: no memory or descriptors to start shards\n", stderr);
         self.status = 1;
     } else {
         supervise(&self, items);
         if (!self.is_shard)
             self.status = self.status ? self.status : self.failed;
     }
-    for (uint32_t i = 0; i < self.n; i++) {
+    for (uint32_t i = 0; i < self.n; i++)
         shard_close_link(&self.shards[i]);
-        for (uint32_t k = 0; k < SHARD_ENDPOINTS; k++)
-            free(self.shards[i].endpoints[k]);
-    }
+    if (self.endpoints != MAP_FAILED)
+        munmap(self.endpoints, bytes);
     free(self.shards);
     free(items);
     if (self.signals > 0 && !self.is_shard)

@@ -4,8 +4,8 @@
  * died, at its former endpoints. It knows nothing of what a shard does: broker/program/main.c gives it a function that serves. The parent has
  * one thread, so a shard is a fork without exec.
  *
- * Parent and shard share a socket. The shard sends its endpoints when it has bound them (shards_join), and then waits for the list of
- * all service endpoints. A shard ends with its parent. */
+ * Parent and shards share the list of endpoints, and each shard has a socket to its parent: by a byte the shard says that its endpoints
+ * are in the list (shards_join), and by another the parent says that those of all shards are. A shard ends with its parent. */
 #ifndef BROKER_SHARDS_H
 #define BROKER_SHARDS_H
 
@@ -17,15 +17,27 @@ enum shard_endpoint {
     SHARD_SERVICE,
     SHARD_INGEST,
     SHARD_EVENTS,
-    SHARD_HTTP, /* "-": none */
+    SHARD_HTTP, /* "": none */
     SHARD_TOLD_SERVICE,
     SHARD_TOLD_INGEST,
     SHARD_TOLD_EVENTS,
     SHARD_ENDPOINTS,
 };
 
-/* Runs in the shard's process: config->shard is its number, and link is the socket to the parent. Returns the exit status. */
-typedef int shards_serve_fn(void *ctx, struct broker_config *config, int link);
+#define SHARD_ENDPOINT_BYTES 300u
+struct shard_endpoints {
+    char text[SHARD_ENDPOINTS][SHARD_ENDPOINT_BYTES];
+};
+
+/* A shard's way to its parent. */
+struct shard_link {
+    int socket;
+    struct shard_endpoints *all; /* of all shards; a shard writes its own */
+    uint32_t number, n;
+};
+
+/* Runs in the shard's process. Returns the exit status. */
+typedef int shards_serve_fn(void *ctx, struct broker_config *config, const struct shard_link *link);
 
 /* Starts config_shards(config) shards and keeps them running until SIGTERM or SIGINT. Writes their endpoints to standard output and,
  * if it is not NULL, to endpoints_file. again: see shards_bind_again. Returns the exit status of the program; in a shard's process,
@@ -36,8 +48,9 @@ int shards_run(struct broker_config *config, const char *endpoints_file, bool ag
  * that does not exist changes nothing. */
 void shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file);
 
-/* In a shard: tells the parent its endpoints and waits for those of all. *service is an array of n strings, to be freed with its
- * strings. RP_CANCELLED: a signal has come, or the parent is gone. */
-rp_status shards_join(int link, const char *const own[SHARD_ENDPOINTS], uint32_t n, char ***service, rp_error *err);
+/* In a shard: tells the parent its endpoints, waits until those of all are known, and gives the service endpoints. RP_CANCELLED: a
+ * signal has come, or the parent is gone. */
+rp_status shards_join(const struct shard_link *link, const char *const own[SHARD_ENDPOINTS],
+                      char *service[CONFIG_MAX_SHARDS], rp_error *err);
 
 #endif

@@ -28,10 +28,10 @@ function(replay_extension target name)
     target_link_libraries(${target} PRIVATE replay_flags Threads::Threads m)
 endfunction()
 
-# The client and an embedded broker.
+# The client, an embedded broker, and the format of weights.
 file(GLOB python_sources CONFIGURE_DEPENDS agent/python/src/*.c)
-replay_extension(replay_python _core ${python_sources})
-target_link_libraries(replay_python PRIVATE replayserver_static)
+replay_extension(replay_python _core ${python_sources} agent/learn/weights.c $<TARGET_OBJECTS:replay_client_objects>)
+target_link_libraries(replay_python PRIVATE replay_broker replay_base PkgConfig::ISAL)
 
 # Environments and actors. Apart from _core, so that "import replaybus" loads neither OpenBLAS nor MuJoCo.
 if(RP_AGENTS)
@@ -42,24 +42,15 @@ endif()
 # All that a wheel contains beside Python files.
 add_custom_target(replay_python_package DEPENDS replay_python replay-broker replay-ctl $<TARGET_NAME_IF_EXISTS:replay_python_agent>)
 
-# The format of weights. Of its objects only weights_ functions stay global: libreplayserver.a has the others, too.
-replay_objects(replay_weights_objects agent/learn/weights.c proto/base/crc32c.c proto/base/dtype.c proto/base/error.c
-    proto/base/io.c proto/base/utf8.c)
-target_link_libraries(replay_weights_objects PRIVATE PkgConfig::ISAL)
-set(joined "${CMAKE_BINARY_DIR}/replay_weights_joined.o")
-add_custom_command(
-    OUTPUT "${joined}"
-    COMMAND ${CMAKE_LINKER} -r -o "${joined}" $<TARGET_OBJECTS:replay_weights_objects>
-    COMMAND ${CMAKE_OBJCOPY} --wildcard "--keep-global-symbol=weights_*" "${joined}"
-    DEPENDS replay_weights_objects $<TARGET_OBJECTS:replay_weights_objects>
-    COMMENT "joining the objects of the format of weights" COMMAND_EXPAND_LISTS VERBATIM)
-set_source_files_properties("${joined}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-target_sources(replay_python PRIVATE "${joined}")
-target_link_libraries(replay_python PRIVATE PkgConfig::ISAL)
-
 # The Python files of the tree are links, so that an edit needs no build.
 file(GLOB_RECURSE python_files CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/agent/python" agent/python/replaybus/*.py
     agent/python/replaybus/*.pyi agent/python/replaybus/py.typed)
+file(GLOB_RECURSE python_links "${python_tree}/replaybus/*.py")
+foreach(link IN LISTS python_links)
+    if(NOT EXISTS "${link}") # the file is gone
+        file(REMOVE "${link}")
+    endif()
+endforeach()
 foreach(name IN LISTS python_files)
     get_filename_component(folder "${python_tree}/${name}" DIRECTORY)
     file(MAKE_DIRECTORY "${folder}")

@@ -1,6 +1,7 @@
 """Runs a file of tests: run.py FILE [NAME...]. Debian's python3, with RP_BROKER and the like in the environment, as ctest has them.
 
-Its tests are the functions test_*. They get a World, if the file has one; a file with a function main does as it likes.
+Its tests are the functions test_*. They get a World, if the file has one, whose broker must end in order after them; a file with a
+function main does as it likes.
 """
 
 import importlib
@@ -23,11 +24,14 @@ def main():
     world = module.World()
     try:
         status = run_tests(world)
+        if world.broker.stop() != 0:
+            print("FAIL  the broker did not end in order")
+            status = 1
         if status:
             print("---- the broker's log\n" + world.broker.text()[-4000:])
         return status
     finally:
-        getattr(world, "remove", world.broker.remove)()
+        world.broker.remove()
 
 
 if __name__ == "__main__":

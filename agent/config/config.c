@@ -174,7 +174,7 @@ static const struct schema_row own_rows[] = {
     {"plan.max_learners", SCHEMA_INT, ROOT(plan.max_learners), "4", 1, 64, NULL, 0,
      "maximum number of learners to try"},
     {"plan.measure", SCHEMA_TIME, ROOT(plan.measure_ns), "1s", 1e8, 3.6e12, NULL, 0,
-     "how long actors and learners run in each measurement, alone and together"},
+     "how long actors and learners run in each measurement"},
 
     {"launch.http", SCHEMA_STRING, ROOT(launch.http), LAUNCH_HTTP, 0, 60, NULL, 0,
      "address of the page that shows all runs in a browser (without this key: what REPLAY_PAGE says); port 0: a page "

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,7 +24,6 @@
 
 /* A broker may remove a file between the list and its opening: so many times another list is made. */
 #define TRIES 5
-#define COPY_BYTES (1u << 20)
 
 struct backup {
     uint64_t files, bytes, items;
@@ -34,36 +34,24 @@ static rp_status io_error(const char *what, const char *path, rp_error *err)
     return err_set(err, RP_IO, "cannot %s '%s': %s", what, path, strerror(errno));
 }
 
-static bool copy_bytes(int from, int to, uint64_t size)
-{
-    uint8_t *buffer = need_alloc(COPY_BYTES);
-    uint64_t done = 0;
-    while (done < size) {
-        size_t most = size - done < COPY_BYTES ? (size_t)(size - done) : COPY_BYTES;
-        ssize_t n = io_read(from, buffer, most, (int64_t)done);
-        if (n >= 0 && n < (ssize_t)most)
-            errno = EIO; /* the file has become shorter */
-        if (n != (ssize_t)most || !io_write(to, buffer, most, IO_HERE))
-            break;
-        done += most;
-    }
-    free(buffer);
-    return done == size && fsync(to) == 0;
-}
-
+/* Copies what the file holds now: it may grow. */
 static rp_status copy_file(int from, const char *path, struct backup *sum, rp_error *err)
 {
-    struct stat about;
-    errno = 0;
+    struct stat about = {0};
     int to = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool ok = to >= 0 && fstat(from, &about) == 0 && copy_bytes(from, to, (uint64_t)about.st_size);
+    bool ok = to >= 0 && fstat(from, &about) == 0;
+    for (off_t done = 0; ok && done < about.st_size;) {
+        ssize_t n = sendfile(to, from, &done, (size_t)(about.st_size - done));
+        if (n == 0)
+            errno = EIO; /* the file has become shorter */
+        ok = n > 0 || (n < 0 && errno == EINTR);
+    }
+    ok = ok && fsync(to) == 0;
     rp_status status = ok ? RP_OK : io_error("write", path, err);
     if (to >= 0 && close(to) != 0 && ok)
         status = io_error("write", path, err);
-    if (status == RP_OK) {
-        sum->files++;
-        sum->bytes += (uint64_t)about.st_size;
-    }
+    sum->files++;
+    sum->bytes += (uint64_t)about.st_size;
     return status;
 }
 
@@ -72,20 +60,14 @@ static rp_status sync_folder(const char *path, rp_error *err)
     return io_sync_folder(path) ? RP_OK : io_error("sync", path, err);
 }
 
-/* Opens all files. RP_NOT_FOUND: the broker removed one of them. */
-static rp_status open_all(const struct folder *from, int *files, rp_error *err)
+/* Copies the files, all of which are opened first. RP_NOT_FOUND: the broker removed one of them before that. */
+static rp_status copy_all(const struct folder *from, int *files, const char *to, struct backup *sum, rp_error *err)
 {
     for (uint32_t i = 0; i < from->n_files; i++) {
         files[i] = folder_read(from, from->files[i].kind, from->files[i].number, err);
         if (files[i] < 0)
             return (rp_status)err->status;
     }
-    return RP_OK;
-}
-
-static rp_status copy_all(const struct folder *from, const int *files, const char *to, struct backup *sum,
-                          rp_error *err)
-{
     for (uint32_t i = 0; i < from->n_files; i++) {
         char name[64], path[PATH_MAX];
         folder_name(from->files[i].kind, from->files[i].number, false, name, sizeof name);
@@ -109,9 +91,7 @@ static rp_status copy_once(const char *path, const char *to, struct backup *sum,
         return status;
     int *files = need_alloc((from.n_files + 1) * sizeof *files);
     memset(files, -1, (from.n_files + 1) * sizeof *files);
-    status = open_all(&from, files, err);
-    if (status == RP_OK)
-        status = copy_all(&from, files, to, sum, err);
+    status = copy_all(&from, files, to, sum, err);
     for (uint32_t i = 0; i < from.n_files; i++)
         if (files[i] >= 0)
             close(files[i]);

@@ -16,81 +16,19 @@
 #include "proto/wire/wire.h"
 #include "replay/types.h"
 
-/* Items whose chunks are read together. */
-#define AT_ONCE 256u
+/* Bytes that are read at a time: the chunks of neighbouring items lie close together. */
+#define PIECE_BYTES (256u << 10)
 
 struct exporter {
     struct ctl *ctl;
     const struct folder *folder;
     const struct layouts *layouts;
     FILE *out;
+    struct reader reader; /* of the segment of the last chunk */
     struct batch_pool *pool;
     struct batch_decoder *decoder;
     int64_t now_ns;
 };
-
-/* A chunk that was read, with its part of a reply: sizes and codecs of its blocks, then their data. */
-struct loaded {
-    struct entry_chunk head;
-    uint8_t *bytes;
-};
-
-/* Distinct chunks of some items, in the order of their places in the files. */
-struct loads {
-    uint64_t *at;
-    struct loaded *list;
-    uint32_t n, read;
-};
-
-static void loads_fini(struct loads *self)
-{
-    for (uint32_t i = 0; i < self->read; i++)
-        free(self->list[i].bytes);
-    free(self->list);
-    free(self->at);
-}
-
-static rp_status take_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
-{
-    struct loads *self = ctx;
-    size_t columns = chunk->head->columns;
-    uint8_t *bytes = malloc(columns * 5 + chunk->head->bytes + 1);
-    (void)at;
-    if (!bytes)
-        return err_set(err, RP_NO_MEMORY, "no memory to export");
-    memcpy(bytes, chunk->sizes, columns * 4);
-    memcpy(bytes + columns * 4, chunk->codecs, columns);
-    memcpy(bytes + columns * 5, chunk->data, chunk->head->bytes);
-    self->list[self->read].head = *chunk->head;
-    self->list[self->read++].bytes = bytes;
-    return RP_OK;
-}
-
-static int by_place(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static rp_status load(const struct exporter *self, const struct item *const *items, uint32_t n, struct loads *out,
-                      rp_error *err)
-{
-    uint64_t total = 0, used = 0;
-    for (uint32_t i = 0; i < n; i++)
-        total += items[i]->span.n;
-    *out = (struct loads){.at = malloc((total + 1) * sizeof *out->at), .list = malloc((total + 1) * sizeof *out->list)};
-    if (!out->at || !out->list)
-        return err_set(err, RP_NO_MEMORY, "no memory to export");
-    for (uint32_t i = 0; i < n; i++) {
-        memcpy(out->at + used, offline_places(items[i]), items[i]->span.n * sizeof(uint64_t));
-        used += items[i]->span.n;
-    }
-    qsort(out->at, used, sizeof *out->at, by_place);
-    for (uint64_t i = 0; i < used; i++)
-        if (i == 0 || out->at[i] != out->at[i - 1])
-            out->at[out->n++] = out->at[i];
-    return chunks_read(self->folder, out->at, out->n, take_chunk, out, err);
-}
 
 /* The parts of a reply with one item. */
 struct parts {
@@ -99,48 +37,55 @@ struct parts {
     uint64_t step;
 };
 
-static void add(struct text *to, const void *data, size_t size)
-{
-    uint8_t *at = text_reserve(to, size);
-    if (at && size)
-        memcpy(at, data, size);
-}
-
-static void add_chunk(struct parts *self, const struct loaded *chunk)
-{
-    uint32_t columns = chunk->head.columns;
-    self->n_blocks += columns;
-    add(&self->length, &chunk->head.length, 4);
-    add(&self->blocks, &columns, 4);
-    add(&self->sizes, chunk->bytes, (size_t)columns * 4);
-    add(&self->codecs, chunk->bytes + (size_t)columns * 4, columns);
-    add(&self->data, chunk->bytes + (size_t)columns * 5, chunk->head.bytes);
-    for (uint32_t c = 0; c < columns; c++)
-        add(&self->columns, &(uint8_t){(uint8_t)c}, 1);
-}
-
-static bool parts_init(struct parts *self, const struct item *item, const struct loads *from)
-{
-    *self = (struct parts){0};
-    for (uint32_t c = 0; c < item->span.n; c++) {
-        const uint64_t *found = bsearch(&offline_places(item)[c], from->at, from->n, sizeof *from->at, by_place);
-        const struct loaded *chunk = &from->list[found ? found - from->at : 0];
-        if (c == 0) {
-            self->step = chunk->head.step + item->span.offset;
-            self->session = chunk->head.session;
-        }
-        add_chunk(self, chunk);
-    }
-    return !self->data.failed && !self->sizes.failed && !self->columns.failed && !self->codecs.failed &&
-           !self->length.failed && !self->blocks.failed;
-}
-
 static void parts_fini(struct parts *self)
 {
     struct text *const writers[] = {&self->data,   &self->sizes,  &self->columns,
                                     &self->codecs, &self->length, &self->blocks};
     for (size_t i = 0; i < sizeof writers / sizeof writers[0]; i++)
         text_fini(writers[i]);
+}
+
+static rp_status add_chunk(struct parts *self, const struct chunk_view *chunk, rp_error *err)
+{
+    uint32_t columns = chunk->head->columns;
+    self->n_blocks += columns;
+    text_put(&self->length, &chunk->head->length, 4);
+    text_put(&self->blocks, &columns, 4);
+    text_put(&self->sizes, chunk->sizes, (size_t)columns * 4);
+    text_put(&self->codecs, chunk->codecs, columns);
+    text_put(&self->data, chunk->data, chunk->head->bytes);
+    for (uint32_t c = 0; c < columns; c++)
+        text_put(&self->columns, &(uint8_t){(uint8_t)c}, 1);
+    return !self->data.failed && !self->sizes.failed && !self->columns.failed && !self->codecs.failed &&
+                   !self->length.failed && !self->blocks.failed
+               ? RP_OK
+               : err_set(err, RP_NO_MEMORY, "no memory to export");
+}
+
+static rp_status open_segment(struct exporter *self, uint64_t number, rp_error *err)
+{
+    if (self->reader.number == number)
+        return RP_OK;
+    reader_close(&self->reader);
+    RP_TRY(reader_open(&self->reader, self->folder, DISK_SEGMENT, number, err));
+    self->reader.piece = PIECE_BYTES;
+    return RP_OK;
+}
+
+static rp_status read_chunks(struct exporter *self, const struct item *item, struct parts *out, rp_error *err)
+{
+    for (uint32_t c = 0; c < item->span.n; c++) {
+        struct chunk_view chunk;
+        uint64_t at = offline_places(item)[c];
+        RP_TRY(open_segment(self, disk_number(at), err));
+        RP_TRY(reader_chunk(&self->reader, disk_offset(at), &chunk, err));
+        if (c == 0) {
+            out->step = chunk.head->step + item->span.offset;
+            out->session = chunk.head->session;
+        }
+        RP_TRY(add_chunk(out, &chunk, err));
+    }
+    return RP_OK;
 }
 
 static void write_reply(const struct exporter *self, const struct item *item, const struct parts *parts,
@@ -191,18 +136,17 @@ static rp_status decode(const struct exporter *self, const struct text *frame, c
     return batch_decode(self->decoder, &(struct batch_reply){&view, reply.text, &payload, 1, NULL, 0}, out, err);
 }
 
-/* Writes one item: makes a reply with its chunks, decodes it into a batch, and prints that as a line. */
-static rp_status export_one(const struct exporter *self, const struct item *item, const struct loads *from,
-                            rp_error *err)
+/* Makes a reply with the item's chunks, decodes it into a batch, and prints that as a line. */
+static rp_status export_item(struct exporter *self, const struct item *item, rp_error *err)
 {
-    struct parts parts;
+    struct parts parts = {0};
     struct text frame = {0};
     struct rp_batch *batch = NULL;
-    bool ok = parts_init(&parts, item, from);
-    if (ok)
+    rp_status status = read_chunks(self, item, &parts, err);
+    if (status == RP_OK) {
         write_reply(self, item, &parts, &frame);
-    rp_status status = ok && !frame.failed ? decode(self, &frame, &parts, &batch, err)
-                                           : err_set(err, RP_NO_MEMORY, "no memory to export");
+        status = decode(self, &frame, &parts, &batch, err);
+    }
     if (status == RP_OK) {
         struct json json = {0};
         admin_json_item(&json, batch, 0, self->ctl->given & CTL_VALUES ? self->ctl->values : UINT32_MAX);
@@ -217,23 +161,13 @@ static rp_status export_one(const struct exporter *self, const struct item *item
     return status;
 }
 
-static rp_status export_some(const struct exporter *self, const struct item *const *items, uint32_t n, rp_error *err)
-{
-    struct loads loads;
-    rp_status status = load(self, items, n, &loads, err);
-    for (uint32_t i = 0; status == RP_OK && i < n; i++)
-        status = export_one(self, items[i], &loads, err);
-    loads_fini(&loads);
-    return status;
-}
-
 static int by_insertion(const void *a, const void *b)
 {
     const struct item *x = *(const struct item *const *)a, *y = *(const struct item *const *)b;
     return (x->insert_ns > y->insert_ns) - (x->insert_ns < y->insert_ns);
 }
 
-static rp_status export_table(const struct exporter *self, const struct contents *in, rp_error *err)
+static rp_status export_table(struct exporter *self, const struct contents *in, rp_error *err)
 {
     const struct item **items = calloc(in->size + 1, sizeof(*items));
     if (!items)
@@ -245,10 +179,8 @@ static rp_status export_table(const struct exporter *self, const struct contents
     qsort(items, n, sizeof(*items), by_insertion);
     uint64_t most = self->ctl->given & CTL_LIMIT && self->ctl->limit ? self->ctl->limit : n;
     rp_status status = RP_OK;
-    for (uint32_t i = 0; status == RP_OK && i < n && i < most; i += AT_ONCE) {
-        uint64_t left = (most < n ? most : n) - i;
-        status = export_some(self, items + i, left < AT_ONCE ? (uint32_t)left : AT_ONCE, err);
-    }
+    for (uint32_t i = 0; status == RP_OK && i < n && i < most; i++)
+        status = export_item(self, items[i], err);
     free(items);
     return status;
 }
@@ -282,6 +214,7 @@ static int export_items(struct ctl *ctl, struct offline *offline)
                             .folder = loading->folder,
                             .layouts = &offline->layouts,
                             .out = to_file ? fopen(ctl->save, "w") : stdout,
+                            .reader = {.file = -1},
                             .now_ns = loading->files.start.wall_ns};
     if (!self.out) {
         err_set(&ctl->err, RP_IO, "cannot write %s: %s", ctl->save, strerror(errno));
@@ -292,6 +225,7 @@ static int export_items(struct ctl *ctl, struct offline *offline)
     self.decoder = self.pool ? batch_decoder_new(self.pool, &options) : NULL;
     rp_status status = self.decoder ? export_table(&self, &table->in, &ctl->err)
                                     : err_set(&ctl->err, RP_NO_MEMORY, "no memory to export");
+    reader_close(&self.reader);
     batch_decoder_destroy(&self.decoder);
     if (self.pool)
         batch_pool_unref(&self.pool);

@@ -1,6 +1,6 @@
 /* replay-ctl, the command-line tool for people who look at a broker or operate it.
  *
- * The room agent/ctl owns its commands: show.c (info, why, counters, items, sessions, params), operate.c (item, delete, reset, limiter,
+ * The room agent/ctl owns its commands: show.c (info, why, items, sessions, params), operate.c (item, delete, reset, limiter,
  * trace), top.c, checkpoint.c and key.c (files without a broker), main.c (the command line), and ctl.c, what they share. It uses
  * agent/client/admin for what a broker says, and broker/disk for files. One struct holds the command line; one row in main.c
  * describes each command. */
@@ -115,7 +115,6 @@ void ctl_print_limiter(const Replay__LimiterInfo *limiter);
 /* The commands. */
 int ctl_info(struct ctl *ctl);
 int ctl_why(struct ctl *ctl);
-int ctl_counters(struct ctl *ctl);
 int ctl_items(struct ctl *ctl);
 int ctl_sessions(struct ctl *ctl);
 int ctl_params(struct ctl *ctl);

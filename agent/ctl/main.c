@@ -77,9 +77,8 @@ static const struct command commands[] = {
      CTL_MAX_KEYS + 1, ctl_delete},
     {"reset", "TABLE [--shards]", "remove all items of a table and zero its limiter",
      "--shards adds how many items each shard has removed.", CTL_SHARDS, 1, 1, ctl_reset},
-    {"params", "[NAME [--save FILE]]", "parameter slots; save one to a file", "FILE may be - for the standard output.",
-     CTL_SAVE, 0, 1, ctl_params},
-    {"counters", "", "named counters", "", 0, 0, 0, ctl_counters},
+    {"params", "NAME --save FILE", "save a parameter slot to a file", "FILE may be - for the standard output.",
+     CTL_SAVE, 1, 1, ctl_params},
     {"key", "new|show|allow|change|revoke|list|rotate ...", "key files, and the keys that a broker lets in",
      "  key new FILE [--keys DIR --role ROLES] [--broker PUBLIC]\n"
      "                                  make a key; with --keys let it into the broker with that folder\n"

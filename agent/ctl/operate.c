@@ -171,43 +171,41 @@ int ctl_reset(struct ctl *ctl)
 
 /* ---- limiter ---- */
 
-/* In the order of enum rp_limiter_field. */
-static const char *const limiter_keys[] = {"samples_per_insert", "min_size", "min_diff", "max_diff",
-                                           "error_buffer",       "pause",    "go",       "max_lag"};
-#define N_KEYS (sizeof limiter_keys / sizeof limiter_keys[0])
-
 /* Returns 0, or an exit code after a message. */
 static int read_setting(const char *text, rp_limiter_change *change)
 {
-    double *places[] = {&change->samples_per_insert,
-                        &change->min_size,
-                        &change->min_diff,
-                        &change->max_diff,
-                        &change->error_buffer,
-                        NULL,
-                        NULL,
-                        &change->max_lag};
-    char name[64];
-    const char *sign = strchr(text, '=');
+    const struct {
+        const char *name;
+        double *value; /* NULL: it has none */
+        rp_limiter_field field;
+    } rows[] = {{"samples_per_insert", &change->samples_per_insert, RP_LIMITER_SAMPLES_PER_INSERT},
+                {"min_size", &change->min_size, RP_LIMITER_MIN_SIZE},
+                {"min_diff", &change->min_diff, RP_LIMITER_MIN_DIFF},
+                {"max_diff", &change->max_diff, RP_LIMITER_MAX_DIFF},
+                {"error_buffer", &change->error_buffer, RP_LIMITER_ERROR_BUFFER},
+                {"max_lag", &change->max_lag, RP_LIMITER_MAX_LAG},
+                {"pause", NULL, RP_LIMITER_PAUSE},
+                {"go", NULL, RP_LIMITER_GO}};
+    const char *names[sizeof rows / sizeof rows[0]], *sign = strchr(text, '=');
     size_t size = sign ? (size_t)(sign - text) : strlen(text);
+    char name[64];
     snprintf(name, sizeof name, "%.*s", (int)(size < 60 ? size : 60), text);
-    uint32_t k = 0;
-    while (k < N_KEYS && strcmp(limiter_keys[k], name) != 0)
-        k++;
-    if (k == N_KEYS) {
-        const char *near = schema_nearest(name, limiter_keys, N_KEYS);
-        return near ? ctl_usage("a limiter has no '%s' (did you mean '%s'?)", name, near)
-                    : ctl_usage("a limiter has no '%s': samples_per_insert, min_size, min_diff, max_diff, "
-                                "error_buffer, max_lag; pause and go",
-                                name);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        names[i] = rows[i].name;
+        if (strcmp(rows[i].name, name) != 0)
+            continue;
+        if (rows[i].value && (!sign || !schema_parse_real(sign + 1, rows[i].value)))
+            return ctl_usage("'%s' needs a number: %s=100", name, name);
+        if (!rows[i].value && sign)
+            return ctl_usage("'%s' takes no value", name);
+        change->set |= rows[i].field;
+        return 0;
     }
-    bool number = places[k] != NULL;
-    if (number && (!sign || !schema_parse_real(sign + 1, places[k])))
-        return ctl_usage("'%s' needs a number: %s=100", name, name);
-    if (!number && sign)
-        return ctl_usage("'%s' takes no value", name);
-    change->set |= 1u << k;
-    return 0;
+    const char *near = schema_nearest(name, names, sizeof rows / sizeof rows[0]);
+    return near ? ctl_usage("a limiter has no '%s' (did you mean '%s'?)", name, near)
+                : ctl_usage("a limiter has no '%s': samples_per_insert, min_size, min_diff, max_diff, error_buffer, "
+                            "max_lag; pause and go",
+                            name);
 }
 
 /* Prints what there is to say about single shards. A change has reached all of them: ask what they have now. */

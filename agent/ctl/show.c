@@ -1,4 +1,4 @@
-/* The commands that show what a broker has: info, why, counters, items, sessions, params. Numbers are printed by the rows of
+/* The commands that show what a broker has: info, why, items, sessions, params. Numbers are printed by the rows of
  * proto/wire/figures.c. */
 #include <math.h>
 #include <stdarg.h>
@@ -404,34 +404,6 @@ int ctl_why(struct ctl *ctl)
     return rc;
 }
 
-/* ---- counters ---- */
-
-int ctl_counters(struct ctl *ctl)
-{
-    const Replay__InfoReply *info = ask_info(ctl, NULL, false);
-    if (info && info->shards && info->shards->shard[0]->problem[0]) {
-        err_set(&ctl->err, RP_UNAVAILABLE, "%s, and it has the counters", info->shards->shard[0]->problem);
-        info = NULL;
-    }
-    if (!info)
-        return ctl_fail(ctl);
-    if (ctl->json) {
-        struct json json = {0};
-        json_open(&json, '{');
-        for (size_t i = 0; i < info->n_counters; i++) {
-            json_key(&json, info->counters[i]->name);
-            json_signed(&json, info->counters[i]->value);
-        }
-        json_close(&json, '}');
-        return ctl_print_text(&json);
-    }
-    if (info->n_counters == 0)
-        printf("no counters\n");
-    else
-        print_counters(info->counters, info->n_counters);
-    return CTL_OK;
-}
-
 /* ---- items ---- */
 
 static void add_items(struct grid *grid, const Replay__ListReply *list, bool shards)
@@ -517,16 +489,6 @@ int ctl_items(struct ctl *ctl)
 
 /* ---- sessions ---- */
 
-/* Prints a JSON object with one member, a list of messages. Returns an exit code. */
-static int print_messages(const char *name, ProtobufCMessage *const *messages, size_t n)
-{
-    struct json json = {0};
-    json_open(&json, '{');
-    json_list(&json, name, messages, n);
-    json_close(&json, '}');
-    return ctl_print_text(&json);
-}
-
 static void sessions_print(const Replay__InfoReply *info, bool shards)
 {
     static const char *const titles[] = {">shard",   "name",     ">number",      ">messages", ">inserted",
@@ -562,8 +524,13 @@ int ctl_sessions(struct ctl *ctl)
     if (!info)
         return ctl_fail(ctl);
     ctl_print_missing(info->shards, "sessions are", stderr);
-    if (ctl->json)
-        return print_messages("sessions", (ProtobufCMessage *const *)info->sessions, info->n_sessions);
+    if (ctl->json) {
+        struct json json = {0};
+        json_open(&json, '{');
+        json_list(&json, "sessions", (ProtobufCMessage *const *)info->sessions, info->n_sessions);
+        json_close(&json, '}');
+        return ctl_print_text(&json);
+    }
     if (info->n_sessions == 0)
         printf("no sessions\n");
     else
@@ -573,60 +540,21 @@ int ctl_sessions(struct ctl *ctl)
 
 /* ---- params ---- */
 
-static int save_slot(struct ctl *ctl, const rp_param *slot)
-{
-    if (ctl_write(ctl->save, slot->data, (size_t)slot->bytes, &ctl->err) != RP_OK)
-        return ctl_fail(ctl);
-    format_buffer size;
-    if (strcmp(ctl->save, "-") != 0)
-        printf("version %llu of %s, %s, is in %s\n", (unsigned long long)slot->version, slot->name,
-               format_bytes(size, slot->bytes), ctl->save);
-    return CTL_OK;
-}
-
-static int save_params(struct ctl *ctl)
-{
-    rp_params *params = NULL;
-    rp_status status = rp_params_get(ctl->client, ctl->argv[0], 0, 0, &params, &ctl->err);
-    if (status == RP_DEADLINE_EXCEEDED)
-        err_set(&ctl->err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
-    if (status != RP_OK)
-        return ctl_fail(ctl);
-    int rc = save_slot(ctl, rp_params_slot(params));
-    rp_params_release(&params);
-    return rc;
-}
-
-static int list_params(struct ctl *ctl, Replay__SlotInfo **slots, size_t n)
-{
-    const char *only = ctl->argc ? ctl->argv[0] : NULL;
-    size_t at = 0;
-    while (only && at < n && strcmp(only, slots[at]->name) != 0)
-        at++;
-    if (only && at == n) {
-        err_set(&ctl->err, RP_NOT_FOUND, "there is no slot '%s'", only);
-        return ctl_fail(ctl);
-    }
-    slots += at;
-    n = only ? 1 : n;
-    if (ctl->json)
-        return print_messages("slots", (ProtobufCMessage *const *)slots, n);
-    if (n)
-        print_slots(slots, n);
-    else
-        printf("no slots\n");
-    return CTL_OK;
-}
-
 int ctl_params(struct ctl *ctl)
 {
-    if (ctl->save && ctl->argc == 0)
-        return ctl_usage("--save needs the name of a slot");
-    if (ctl->save)
-        return save_params(ctl);
-    const Replay__InfoReply *info = ask_info(ctl, NULL, false);
-    if (!info)
-        return ctl_fail(ctl);
-    ctl_print_missing(info->shards, "slots are", stderr);
-    return list_params(ctl, info->slots, info->n_slots);
+    rp_params *params = NULL;
+    format_buffer size;
+    if (!ctl->save)
+        return ctl_usage("params needs --save FILE; 'replay-ctl info' lists the slots");
+    rp_status status = rp_params_get(ctl->client, ctl->argv[0], 0, 0, &params, &ctl->err);
+    if (status == RP_DEADLINE_EXCEEDED)
+        status = err_set(&ctl->err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
+    const rp_param *slot = status == RP_OK ? rp_params_slot(params) : NULL;
+    if (slot)
+        status = ctl_write(ctl->save, slot->data, (size_t)slot->bytes, &ctl->err);
+    if (slot && status == RP_OK && strcmp(ctl->save, "-") != 0)
+        printf("version %llu of %s, %s, is in %s\n", (unsigned long long)slot->version, slot->name,
+               format_bytes(size, slot->bytes), ctl->save);
+    rp_params_release(&params);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl);
 }

@@ -143,10 +143,8 @@ static void add_sessions(struct canvas *canvas, const struct top *top, struct tu
 /* ---- a frame ---- */
 
 #define ANY_ROWS 120u     /* where there is no limit */
-#define HEAD_LINES 7u     /* with the footer */
 #define TABLE_LINES 4u    /* of a table, with the blank before it */
-#define WAITERS_LEAST 4u  /* lines, if so many wait */
-#define SESSIONS_LEAST 5u /* lines, if there are so many */
+#define WAITERS_CHOSEN 3u /* while the list of sessions is used */
 
 static void add_head(struct canvas *self, const struct top *top, const struct tui *tui)
 {
@@ -156,8 +154,6 @@ static void add_head(struct canvas *self, const struct top *top, const struct tu
     format_buffer up;
     char totals[48], clock[16];
     struct tm local;
-    if (!line)
-        return;
     strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&top->taken, &local));
     line_put(line, TINT_BOLD, " replay-broker");
     if (server)
@@ -177,8 +173,6 @@ static void add_memory(struct canvas *self, const Replay__ServerInfo *server)
 {
     struct line *line = canvas_row(self, TOP_MEMORY, "memory");
     format_buffer used, limit, sessions, waiting;
-    if (!line)
-        return;
     double share = (double)server->memory_bytes / (double)server->memory_limit;
     if (server->memory_limit) {
         line_bar(line, share > 0.9 ? TINT_WARN : TINT_BAR, canvas_bar(self), share);
@@ -198,8 +192,6 @@ static void add_messages(struct canvas *self, const struct top *top)
     const Replay__ServerInfo *server = info_of(top)->server;
     struct line *line = canvas_row(self, TOP_MESSAGES, "messages");
     format_buffer a, b, c;
-    if (!line)
-        return;
     line_put(line, TINT_NONE, "%s in", top->rate >= 0 ? format_rate(a, top->rate) : "-");
     line_try(line, server->messages_bad ? TINT_WARN : TINT_DIM, ", %s bad", format_count(b, server->messages_bad));
     line_try(line, TINT_NONE, "   longest work %s", format_time(c, server->longest_stretch_ns));
@@ -210,33 +202,21 @@ static void add_messages(struct canvas *self, const struct top *top)
 
 /* ---- tables ---- */
 
-static struct line *add_cursor(struct canvas *self, const Replay__LimiterInfo *limiter)
-{
-    struct line *line =
-        canvas_cursor(self, TOP_TABLES, "  cursor", limiter->cursor, limiter->min_diff, limiter->max_diff);
-    format_buffer at, size, ratio;
-    if (!line && (line = canvas_row(self, TOP_TABLES, "  cursor")))
-        line_put(line, TINT_NONE, "%s   min size %s", format_short(at, limiter->cursor),
-                 format_bound(size, limiter->min_size));
-    if (line)
-        line_try(line, TINT_NONE, "   SPI %s", format_bound(ratio, limiter->samples_per_insert));
-    return line;
-}
-
-static struct line *add_min_size(struct canvas *self, const Replay__LimiterInfo *limiter)
-{
-    struct line *line = canvas_row(self, TOP_TABLES, "  ratio");
-    format_buffer size;
-    if (line)
-        line_put(line, TINT_NONE, "none   min size %s", format_bound(size, limiter->min_size));
-    return line;
-}
-
 static void add_limiter(struct canvas *self, const Replay__LimiterInfo *limiter)
 {
-    struct line *line = ctl_has_ratio(limiter) ? add_cursor(self, limiter) : add_min_size(self, limiter);
-    if (line)
-        line_try(line, TINT_DIM, "   %s", limiter->kind);
+    bool ratio = ctl_has_ratio(limiter);
+    struct line *line =
+        ratio ? canvas_cursor(self, TOP_TABLES, "  cursor", limiter->cursor, limiter->min_diff, limiter->max_diff)
+              : NULL;
+    format_buffer at, size, spi;
+    if (!line) {
+        line = canvas_row(self, TOP_TABLES, ratio ? "  cursor" : "  ratio");
+        line_put(line, TINT_NONE, "%s   min size %s", ratio ? format_short(at, limiter->cursor) : "none",
+                 format_bound(size, limiter->min_size));
+    }
+    if (ratio)
+        line_try(line, TINT_NONE, "   SPI %s", format_bound(spi, limiter->samples_per_insert));
+    line_try(line, TINT_DIM, "   %s", limiter->kind);
 }
 
 static void add_table(struct canvas *self, const Replay__TableInfo *table, const Replay__Shards *shards)
@@ -244,15 +224,12 @@ static void add_table(struct canvas *self, const Replay__TableInfo *table, const
     format_buffer a, b, c;
     char totals[48];
     struct line *line = canvas_line(self, TOP_TABLES);
-    if (!line)
-        return;
     line_put(line, TINT_BOLD, " %s", table->name);
     line_try(line, TINT_NONE, "   in %s   out %s", format_rate(a, table->insert_rate),
              format_rate(b, table->sample_rate));
     line_try(line, TINT_NONE, "   updates %s", format_rate(c, table->update_rate));
     line_try(line, TINT_DIM, "   %s / %s", table->sampler, table->remover);
-    if (!(line = canvas_row(self, TOP_TABLES, "  items")))
-        return;
+    line = canvas_row(self, TOP_TABLES, "  items");
     if (table->max_size) {
         line_bar(line, TINT_BAR, canvas_bar(self), (double)table->size / (double)table->max_size);
         line_put(line, TINT_NONE, " %s", format_percent(a, (double)table->size, (double)table->max_size));
@@ -281,8 +258,6 @@ static void add_parts(struct canvas *self, const Replay__Shards *shards, const c
                 part = row->tables[k];
         snprintf(name, sizeof name, "  shard %u", row->shard);
         struct line *line = canvas_row(self, TOP_TABLES, name);
-        if (!line)
-            return;
         if (!part) {
             line_put(line, TINT_BAD, "does not answer");
             continue;
@@ -294,71 +269,49 @@ static void add_parts(struct canvas *self, const Replay__Shards *shards, const c
     }
 }
 
+/* At most so many tables as fit into these lines; one has its lines in any case. */
 static void add_tables(struct canvas *self, const struct top *top, uint32_t most)
 {
     const Replay__InfoReply *info = info_of(top);
     const Replay__Shards *shards = top->by_shard ? info->shards : NULL;
-    uint32_t lines = TABLE_LINES + (shards ? (uint32_t)shards->n_shard : 0), fit = most / lines;
-    bool all = info->n_tables <= fit;
-    uint32_t shown = all ? (uint32_t)info->n_tables : fit > 1 ? fit - (most % lines ? 0 : 1) : 1;
-    for (uint32_t i = 0; i < shown; i++) {
+    uint32_t lines = TABLE_LINES + (shards ? (uint32_t)shards->n_shard : 0), fit = most > lines ? most / lines : 1;
+    for (size_t i = 0; i < info->n_tables && i < fit; i++) {
         canvas_line(self, TOP_BLANK);
         add_table(self, info->tables[i], info->shards);
         if (shards)
             add_parts(self, shards, info->tables[i]->name);
     }
-    struct line *line = all ? NULL : canvas_line(self, TOP_TABLES);
-    if (line)
-        line_put(line, TINT_DIM, " ... and %zu more tables", info->n_tables - shown);
+    if (info->n_tables > fit)
+        line_put(canvas_line(self, TOP_TABLES), TINT_DIM, " ... and %zu more tables", info->n_tables - fit);
 }
 
 /* ---- those who wait ---- */
 
 static void add_waiters(struct canvas *self, const Replay__WhyReply *why, uint32_t most)
 {
-    struct line *line;
-    if (why->n_waits == 0) {
-        if ((line = canvas_row(self, TOP_WAITERS, "waiting")))
-            line_put(line, TINT_DIM, "nothing waits");
-        return;
-    }
-    bool all = why->n_waits <= most;
-    uint32_t shown = all ? (uint32_t)why->n_waits : most ? most - 1 : 0;
-    for (uint32_t i = 0; i < shown; i++) {
+    if (why->n_waits == 0)
+        line_put(canvas_row(self, TOP_WAITERS, "waiting"), TINT_DIM, "nothing waits");
+    for (size_t i = 0; i < why->n_waits && i < most; i++) {
         const Replay__Wait *wait = why->waits[i];
         format_buffer time;
-        if (!(line = canvas_row(self, TOP_WAITERS, i ? "" : "waiting")))
-            return;
-        line_put(line, TINT_NONE, "%s %s for %s: %s", wait->who, wait->kind, format_time(time, wait->waited_ns),
-                 wait->text);
+        line_put(canvas_row(self, TOP_WAITERS, i ? "" : "waiting"), TINT_NONE, "%s %s for %s: %s", wait->who,
+                 wait->kind, format_time(time, wait->waited_ns), wait->text);
     }
-    line = all ? NULL : canvas_row(self, TOP_WAITERS, "");
-    if (line)
-        line_put(line, TINT_DIM, "... and %zu more that wait", why->n_waits - shown);
+    if (why->n_waits > most)
+        line_put(canvas_row(self, TOP_WAITERS, ""), TINT_DIM, "... and %zu more that wait", why->n_waits - most);
 }
 
 /* ---- all of it ---- */
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Shares the lines that are left among tables, those who wait, and sessions. */
+/* Tables get half of the terminal, those who wait a fifth, and sessions the rest. Once a key has asked for the sessions, they get nearly
+ * all of it. */
 static void add_body(struct canvas *self, const struct top *top, struct tui *tui)
 {
-    uint32_t rows = self->style->rows ? self->style->rows : ANY_ROWS, room = rows > HEAD_LINES ? rows - HEAD_LINES : 0;
-    const Replay__WhyReply *why = ADMIN_AS(WhyReply, top->waits);
-    uint32_t waits = top->fresh ? (uint32_t)why->n_waits : 0;
-    uint32_t waiters = least(waits ? waits : 1, WAITERS_LEAST) + 1;
-    uint32_t sessions = top->n_sessions ? least(top->n_sessions + 1, SESSIONS_LEAST) + 1 : 0;
-    uint32_t tables = room > waiters + sessions ? room - waiters - sessions : 0;
-    add_tables(self, top, tables > TABLE_LINES ? tables : TABLE_LINES);
+    uint32_t rows = self->style->rows ? self->style->rows : ANY_ROWS;
+    add_tables(self, top, tui->chosen ? 0 : rows / 2);
     canvas_line(self, TOP_BLANK);
-    if (top->fresh) {
-        uint32_t rest = rows > self->n + 1 + sessions ? rows - self->n - 1 - sessions : 1;
-        add_waiters(self, why, tui->chosen ? least(rest, WAITERS_LEAST) : least(rest, waits > 8 ? rest / 2 + 1 : 8));
-    }
+    if (top->fresh)
+        add_waiters(self, ADMIN_AS(WhyReply, top->waits), tui->chosen ? WAITERS_CHOSEN : rows / 5);
     canvas_line(self, TOP_BLANK);
     add_sessions(self, top, tui, rows > self->n + 1 ? rows - self->n - 1 : 0);
 }
@@ -435,7 +388,6 @@ static void catch_signals(bool screen)
 
 struct terminal {
     bool screen; /* standard output is a terminal: the alternate screen is used */
-    struct canvas_style style;
     struct tui_keys keys;
     struct tui tui;
 };
@@ -456,10 +408,7 @@ static void terminal_leave(struct terminal *self)
 
 static void terminal_open(struct terminal *self)
 {
-    const char *name = getenv("TERM"), *no_colour = getenv("NO_COLOR");
-    self->screen = isatty(STDOUT_FILENO) && !(name && strcmp(name, "dumb") == 0);
-    self->style = (struct canvas_style){.utf8 = self->screen && terminal_has_utf8(),
-                                        .colour = self->screen && !(no_colour && no_colour[0])};
+    self->screen = tui_style().rows > 0;
     self->tui.quits = true;
     if (self->screen)
         terminal_enter(self);
@@ -474,16 +423,11 @@ static void terminal_suspend(struct terminal *self)
     terminal_enter(self);
 }
 
-/* Clearing the rest of a line would erase the character in the last column, so that column stays empty. */
 static bool terminal_show(struct terminal *self, const struct top *top)
 {
     struct text text = {0}, out = {0};
-    if (self->screen) {
-        terminal_size(&self->style.columns, &self->style.rows);
-        self->style.columns -= self->style.columns > 1;
-        self->style.rows -= self->style.rows > 1;
-    }
-    render(&text, top, &self->style, &self->tui);
+    struct canvas_style style = self->screen ? tui_style() : (struct canvas_style){0};
+    render(&text, top, &style, &self->tui);
     if (self->screen) {
         terminal_add_frame(&out, text_get(&text));
         printf("\x1b[?7l\x1b[H%s\x1b[?7h", text_get(&out));

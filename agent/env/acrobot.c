@@ -124,5 +124,5 @@ static const struct classic_task acrobot_task = {
     .draw = acrobot_draw,
 };
 
-CLASSIC_ENV(env_acrobot, acrobot_task, "Acrobot-v1",
+CLASSIC_ENV(env_acrobot, &acrobot_task, "Acrobot-v1",
             "swing up two links by the joint between them: 3 actions, 6 numbers, -1 a step, 500 steps");

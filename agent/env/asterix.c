@@ -135,7 +135,7 @@ static double asterix_move(void *env, const void *action, bool *terminal)
     }
     self->spawn--;
     self->march--;
-    if (self->game.ramping && self->level < LEVELS && self->ramp-- == 0) {
+    if (self->game.ramping != 0 && self->level < LEVELS && self->ramp-- == 0) {
         self->level++;
         self->ramp = RAMP;
     }
@@ -163,6 +163,8 @@ static bool asterix_place(void *env, const double *values, uint32_t n)
 static const struct classic_task asterix_task = {
     .spec = MINATAR_SPEC(PLANES, ACTIONS, 10000),
     .size = sizeof(struct asterix),
+    .options = minatar_options,
+    .n_options = MINATAR_RAMPS,
     .n_state = STATE_SIZE,
     .below = (const uint32_t[]){ROWS, MINATAR_SIDE, SPAWN + 1, MARCH + 1, RAMP + 1, LEVELS + 1, 5, MINATAR_SIDE},
     .n_below = 8,
@@ -174,6 +176,6 @@ static const struct classic_task asterix_task = {
     .place = asterix_place,
 };
 
-MINATAR_ENV(env_asterix, asterix_task, true, "Asterix",
+CLASSIC_ENV(env_asterix, &asterix_task, "Asterix",
             "take gold and avoid enemies, MinAtar's rules: 5 actions, 10 x 10 x 4 planes, +1 for gold; options sticky, "
             "pixels, ramping");

@@ -162,6 +162,8 @@ static bool breakout_place(void *env, const double *values, uint32_t n)
 static const struct classic_task breakout_task = {
     .spec = MINATAR_SPEC(PLANES, 3, 1000),
     .size = sizeof(struct breakout),
+    .options = minatar_options,
+    .n_options = MINATAR_EVEN,
     .n_state = STATE_SIZE,
     .below = (const uint32_t[]){SIDE - 1, SIDE, 4, SIDE, 2}, /* a ball in the paddle's row is already lost */
     .n_below = 5,
@@ -173,6 +175,6 @@ static const struct classic_task breakout_task = {
     .place = breakout_place,
 };
 
-MINATAR_ENV(
-    env_breakout, breakout_task, false, "Breakout",
+CLASSIC_ENV(
+    env_breakout, &breakout_task, "Breakout",
     "break a wall with a ball, MinAtar's rules: 3 actions, 10 x 10 x 4 planes, +1 a brick; options sticky, pixels");

@@ -1,5 +1,5 @@
-/* The built-in environments. To add one: a file with its task and its ops, a line here, a line in env_builtin (env.c), a golden
- * trace in tests/golden/env/. */
+/* The built-in environments. To add one: a file with its task and its ops, a line here, a line in env_builtin (env.c),
+ * a model and scenes in tests/golden. */
 #ifndef AGENT_ENV_BUILTIN_H
 #define AGENT_ENV_BUILTIN_H
 

@@ -17,14 +17,14 @@
 struct cartpole {
     struct classic base;
     double x, x_dot, theta, theta_dot;
-    bool velocities; /* observations have them */
+    double velocities; /* 0: observations are without them */
 };
 
 static void cartpole_observe(const void *env, void *observation)
 {
     const struct cartpole *self = env;
     float *out = observation;
-    if (!self->velocities) {
+    if (self->velocities == 0) {
         out[0] = (float)self->x;
         out[1] = (float)self->theta;
         return;
@@ -76,9 +76,19 @@ static void cartpole_draw(const void *env, rp_drawing *out)
     rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, RP_ROLE_JOINT, x, 0, 0, 0, 0.05});
 }
 
+static rp_status cartpole_prepare(void *env, rp_env_spec *spec, rp_error *err)
+{
+    (void)err;
+    spec->observation_shape[0] = ((struct cartpole *)env)->velocities == 0 ? 2 : 4;
+    return RP_OK;
+}
+
 static const struct classic_task cartpole_task = {
     .spec = {CLASSIC_NUMBERS(4), .n_actions = 2, .max_steps = 500},
     .size = sizeof(struct cartpole),
+    .options = (const struct classic_option[]){{"velocities", 0, 1, 1, true, offsetof(struct cartpole, velocities)}},
+    .n_options = 1,
+    .prepare = cartpole_prepare,
     .n_state = 4,
     .start = cartpole_start,
     .observe = cartpole_observe,
@@ -86,19 +96,5 @@ static const struct classic_task cartpole_task = {
     .draw = cartpole_draw,
 };
 
-static void *cartpole_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    double velocities = 1;
-    const struct env_number number = {"velocities", 0, 1, &velocities, true};
-    if (env_read_options("CartPole-v1", options, n_options, &number, 1, err) != RP_OK)
-        return NULL;
-    struct cartpole *self = classic_new(&cartpole_task, 0, spec);
-    self->velocities = velocities != 0;
-    if (!self->velocities)
-        spec->observation_shape[0] = 2;
-    return self;
-}
-
-const rp_env_ops env_cartpole = CLASSIC_OPS(
-    "CartPole-v1", "balance a pole on a cart: 2 actions, 4 numbers, +1 a step, 500 steps; option velocities",
-    cartpole_create);
+CLASSIC_ENV(env_cartpole, &cartpole_task, "CartPole-v1",
+            "balance a pole on a cart: 2 actions, 4 numbers, +1 a step, 500 steps; option velocities");

@@ -62,6 +62,8 @@ static const struct classic_task catch_task = {
              .observation_shape = {ROWS, COLUMNS, 1},
              .n_actions = 3},
     .size = sizeof(struct catch),
+    .options = (const struct classic_option[]){CLASSIC_PIXELS},
+    .n_options = 1,
     .greys = (const uint8_t[]){255},
     .n_state = 3,
     .below = (const uint32_t[]){ROWS - 1, COLUMNS, COLUMNS},
@@ -72,5 +74,5 @@ static const struct classic_task catch_task = {
     .place = catch_place,
 };
 
-CLASSIC_ENV(env_catch, catch_task, "Catch",
+CLASSIC_ENV(env_catch, &catch_task, "Catch",
             "catch a falling ball: 3 actions, a board of 10 x 5, +1 or -1 after 9 steps; option pixels");

@@ -22,36 +22,34 @@ rp_status env_no_such(rp_error *err, rp_status status, const char *what, const c
     return err_set(err, status, "%s '%s'; %s%s", what, name, others, list);
 }
 
-static rp_status no_such_option(const char *env, const char *name, const struct env_number *numbers, uint32_t n,
-                                rp_error *err)
+/* ---- options ---- */
+
+static rp_status no_such_option(const struct classic *self, const char *name, rp_error *err)
 {
     const char *known[MOST_OPTIONS];
     char what[160];
+    uint32_t n = self->task->n_options;
     assert(n <= MOST_OPTIONS);
     for (uint32_t i = 0; i < n; i++)
-        known[i] = numbers[i].name;
-    snprintf(what, sizeof what, "environment %s has no option", env);
+        known[i] = self->task->options[i].name;
+    snprintf(what, sizeof what, "environment %s has no option", self->name);
     return env_no_such(err, RP_INVALID_ARGUMENT, what, name, known, n, n > 0 ? "it takes" : "it takes none");
 }
 
-rp_status env_read_options(const char *env, const rp_option *options, uint32_t n_options,
-                           const struct env_number *numbers, uint32_t n, rp_error *err)
+static rp_status set_option(struct classic *self, const rp_option *given, rp_error *err)
 {
-    for (uint32_t i = 0; i < n_options; i++) {
-        const char *text = options[i].value;
-        uint32_t k = 0;
-        while (k < n && strcmp(options[i].name, numbers[k].name) != 0)
-            k++;
-        if (k == n)
-            return no_such_option(env, options[i].name, numbers, n, err);
-        double value;
-        if (!schema_parse_real(text, &value) || !(value >= numbers[k].min && value <= numbers[k].max) ||
-            (numbers[k].whole && value != floor(value)))
-            return err_set(err, RP_INVALID_ARGUMENT,
-                           "environment %s: option %s is '%s'; write a %s from %.15g to %.15g", env, numbers[k].name,
-                           text, numbers[k].whole ? "whole number" : "number", numbers[k].min, numbers[k].max);
-        *numbers[k].out = value;
-    }
+    const struct classic_option *option = self->task->options, *end = option + self->task->n_options;
+    double value;
+    while (option < end && strcmp(given->name, option->name) != 0)
+        option++;
+    if (option == end)
+        return no_such_option(self, given->name, err);
+    if (!schema_parse_real(given->value, &value) || !(value >= option->min && value <= option->max) ||
+        (option->whole && value != floor(value)))
+        return err_set(err, RP_INVALID_ARGUMENT, "environment %s: option %s is '%s'; write a %s from %.15g to %.15g",
+                       self->name, option->name, given->value, option->whole ? "whole number" : "number", option->min,
+                       option->max);
+    memcpy((char *)self + option->offset, &value, sizeof value);
     return RP_OK;
 }
 
@@ -123,38 +121,48 @@ static void pixels_draw(struct pixels *self, bool first, uint8_t *images)
 
 /* ---- episodes ---- */
 
-void *classic_new(const struct classic_task *task, size_t extra, rp_env_spec *spec)
+void *classic_new(const char *name, const struct classic_task *task)
 {
-    struct classic *self = need_alloc(task->size + extra);
+    struct classic *self = need_alloc(task->size);
     self->task = task;
+    self->name = name;
     rng_seed(&self->rng, 0);
-    *spec = task->spec;
+    for (uint32_t i = 0; i < task->n_options; i++)
+        memcpy((char *)self + task->options[i].offset, &task->options[i].initial, sizeof(double));
     return self;
 }
 
-void *classic_with_pixels(void *self, const char *name, double side, rp_env_spec *spec, rp_error *err)
+static rp_status complete(struct classic *self, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
+                          rp_error *err)
 {
-    struct classic *classic = self;
+    const struct classic_task *task = self->task;
+    *spec = task->spec;
+    for (uint32_t i = 0; i < n_options; i++)
+        RP_TRY(set_option(self, &options[i], err));
+    if (task->prepare)
+        RP_TRY(task->prepare(self, spec, err));
     uint32_t rows = spec->observation_shape[0], columns = spec->observation_shape[1];
-    if (side > 0 && (side < rows || side < columns)) {
-        err_set(err, RP_INVALID_ARGUMENT, "environment %s: option pixels is %g, less than the %u cells of its board",
-                name, side, rows > columns ? rows : columns);
-        classic_destroy(self);
-        return NULL;
-    }
-    if (side > 0)
-        classic->pixels = pixels_new(classic->task->greys, (uint32_t)side, spec);
-    return self;
+    if (self->side > 0 && (self->side < rows || self->side < columns))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "environment %s: option pixels is %g, less than the %u cells of its board", self->name,
+                       self->side, rows > columns ? rows : columns);
+    if (self->side > 0)
+        self->pixels = pixels_new(task->greys, (uint32_t)self->side, spec);
+    return RP_OK;
+}
+
+void *classic_complete(void *self, const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    if (complete(self, options, n_options, spec, err) == RP_OK)
+        return self;
+    classic_destroy(self);
+    return NULL;
 }
 
 void *classic_create(const char *name, const struct classic_task *task, const rp_option *options, uint32_t n_options,
                      rp_env_spec *spec, rp_error *err)
 {
-    double pixels = 0;
-    const struct env_number number = CLASSIC_PIXELS(&pixels);
-    if (env_read_options(name, options, n_options, &number, task->greys ? 1 : 0, err) != RP_OK)
-        return NULL;
-    return classic_with_pixels(classic_new(task, 0, spec), name, pixels, spec, err);
+    return classic_complete(classic_new(name, task), options, n_options, spec, err);
 }
 
 void classic_destroy(void *self)

@@ -16,28 +16,37 @@
 rp_status env_no_such(rp_error *err, rp_status status, const char *what, const char *name, const char *const *names,
                       uint32_t n, const char *others);
 
-/* An option that is a number within bounds; *out keeps its default if the option is absent. */
-struct env_number {
+/* An option: a number within bounds, a double in the environment's struct. */
+struct classic_option {
     const char *name;
-    double min, max;
-    double *out;
-    bool whole; /* fractions are refused */
+    double min, max, initial;
+    bool whole;    /* fractions are refused */
+    size_t offset; /* in the environment's struct */
 };
-/* For the create functions of environments: reads these n options. Refuses all others with "did you mean". */
-rp_status env_read_options(const char *env, const rp_option *options, uint32_t n_options,
-                           const struct env_number *numbers, uint32_t n, rp_error *err);
 
 /* The struct of an environment begins with this. */
 struct classic {
     const struct classic_task *task;
+    const char *name;
     struct rng rng;
     uint32_t steps;        /* of this episode */
+    double side;           /* the option pixels */
     struct pixels *pixels; /* makes the observations of a board: images; NULL: they are its planes */
 };
+
+/* The option of boards: images of so many pixels a side; 0: planes. */
+#define CLASSIC_PIXELS                                                                                                 \
+    {                                                                                                                  \
+        "pixels", 0, 256, 0, true, offsetof(struct classic, side)                                                      \
+    }
 
 struct classic_task {
     rp_env_spec spec;
     size_t size; /* bytes of the environment's struct */
+    const struct classic_option *options;
+    uint32_t n_options;
+    /* Completes a new environment, whose options are set, and its spec; may be NULL. */
+    rp_status (*prepare)(void *self, rp_env_spec *spec, rp_error *err);
     /* A board of rows, columns and planes: the brightness of each plane as an image. NULL: no board. */
     const uint8_t *greys;
     /* How many finite numbers are a state: without place, the doubles behind struct classic. 0: place checks their number. */
@@ -61,18 +70,11 @@ struct classic_task {
 /* The part of a spec that says: n numbers are an observation. */
 #define CLASSIC_NUMBERS(n) .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {n}
 
-/* Returns a new environment and gives its spec. extra: bytes behind its struct. */
-void *classic_new(const struct classic_task *task, size_t extra, rp_env_spec *spec);
-/* The option of boards that classic_with_pixels takes; 0: planes. */
-#define PIXELS_MOST 256u /* a side */
-#define CLASSIC_PIXELS(out)                                                                                            \
-    {                                                                                                                  \
-        "pixels", 0, PIXELS_MOST, out, true                                                                            \
-    }
-/* The end of a create function: makes the observations images of this side, unless it is 0. NULL with err set, and self is
- * gone: the board has more cells. */
-void *classic_with_pixels(void *self, const char *name, double side, rp_env_spec *spec, rp_error *err);
-/* Returns a new environment without options of its own. NULL with err set: an option is wrong. */
+/* Returns a new environment, which classic_complete is to complete. */
+void *classic_new(const char *name, const struct classic_task *task);
+/* Reads its options and gives its spec. NULL with err set, and self is gone: an option is wrong or not known. */
+void *classic_complete(void *self, const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err);
+/* Both of it. */
 void *classic_create(const char *name, const struct classic_task *task, const rp_option *options, uint32_t n_options,
                      rp_env_spec *spec, rp_error *err);
 
@@ -83,20 +85,24 @@ void classic_reset(void *self, void *observation);
 void classic_step(void *self, const void *action, void *observation, rp_env_result *result);
 rp_status classic_set_state(void *self, const double *values, uint32_t n, void *observation);
 void classic_draw(const void *self, rp_drawing *out);
-#define CLASSIC_MEMBERS(title, text, make)                                                                             \
-    .name = title, .help = text, .create = make, .destroy = classic_destroy, .seed = classic_seed,                     \
-    .reset = classic_reset, .step = classic_step, .set_state = classic_set_state, .draw = classic_draw
-#define CLASSIC_OPS(title, text, make)                                                                                 \
+/* Defines the ops of a task. */
+#define CLASSIC_ENV(symbol, of, title, text) CLASSIC_DEFINE(symbol, classic_create, of, title, text, NULL)
+/* The same with another create function, or with a function that knows the best actions. */
+#define CLASSIC_DEFINE(symbol, make, of, title, text, best)                                                            \
+    static void *symbol##_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)       \
     {                                                                                                                  \
-        CLASSIC_MEMBERS(title, text, make),                                                                            \
-    }
-/* Defines the ops of a task without options of its own. */
-#define CLASSIC_ENV(symbol, task, title, text)                                                                         \
-    static void *task##_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)         \
-    {                                                                                                                  \
-        return classic_create(title, &task, options, n_options, spec, err);                                            \
+        return make(title, of, options, n_options, spec, err);                                                         \
     }                                                                                                                  \
-    const rp_env_ops symbol = CLASSIC_OPS(title, text, task##_create)
+    const rp_env_ops symbol = {.name = title,                                                                          \
+                               .help = text,                                                                           \
+                               .create = symbol##_create,                                                              \
+                               .destroy = classic_destroy,                                                             \
+                               .seed = classic_seed,                                                                   \
+                               .reset = classic_reset,                                                                 \
+                               .step = classic_step,                                                                   \
+                               .set_state = classic_set_state,                                                         \
+                               .expert = best,                                                                         \
+                               .draw = classic_draw}
 
 /* True if a value is a cell of a grid: whole and within [0, n). */
 static inline bool classic_cell(double value, uint32_t n)

@@ -14,9 +14,10 @@
 
 struct deepsea {
     struct classic base;
+    double wanted, randomize, seed; /* options; wanted: the size */
     uint32_t size;
     uint32_t row, column;
-    uint8_t right[]; /* size x size: the action that goes right */
+    uint8_t right[MOST_SIZE * MOST_SIZE]; /* [size][size]: the action that goes right */
 };
 
 /* Past the last row the diver is not visible. */
@@ -61,38 +62,37 @@ static bool deepsea_place(void *env, const double *values, uint32_t n)
     return true;
 }
 
+static rp_status deepsea_prepare(void *env, rp_env_spec *spec, rp_error *err)
+{
+    struct deepsea *self = env;
+    struct rng rng;
+    (void)err;
+    self->size = spec->observation_shape[0] = spec->observation_shape[1] = (uint32_t)self->wanted;
+    rng_seed(&rng, (uint64_t)self->seed);
+    for (uint32_t i = 0; i < self->size * self->size; i++)
+        self->right[i] = self->randomize != 0 ? (uint8_t)rng_below(&rng, 2) : 1;
+    return RP_OK;
+}
+
+static const struct classic_option deepsea_options[] = {
+    {"size", 1, MOST_SIZE, 10, true, offsetof(struct deepsea, wanted)},
+    {"randomize", 0, 1, 0, true, offsetof(struct deepsea, randomize)},
+    {"seed", 0, 0x1p53, 0, true, offsetof(struct deepsea, seed)},
+    CLASSIC_PIXELS,
+};
+
 static const struct classic_task deepsea_task = {
-    .spec = {.observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .n_actions = 2},
+    .spec = {.observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .observation_shape[2] = 1, .n_actions = 2},
     .size = sizeof(struct deepsea),
+    .options = deepsea_options,
+    .n_options = 4,
+    .prepare = deepsea_prepare,
     .greys = (const uint8_t[]){255},
     .start = deepsea_start,
     .observe = deepsea_observe,
     .move = deepsea_move,
     .place = deepsea_place,
 };
-
-static void *deepsea_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    double wanted = 10, randomize = 0, seed = 0, pixels = 0;
-    const struct env_number numbers[] = {{"size", 1, MOST_SIZE, &wanted, true},
-                                         {"randomize", 0, 1, &randomize, true},
-                                         {"seed", 0, 0x1p53, &seed, true},
-                                         CLASSIC_PIXELS(&pixels)};
-    if (env_read_options("DeepSea", options, n_options, numbers, 4, err) != RP_OK)
-        return NULL;
-    uint32_t size = (uint32_t)wanted;
-    struct deepsea *self = classic_new(&deepsea_task, size * size, spec);
-    self->size = spec->observation_shape[0] = spec->observation_shape[1] = size;
-    spec->observation_shape[2] = 1;
-    memset(self->right, 1, size * size);
-    if (randomize != 0) {
-        struct rng rng;
-        rng_seed(&rng, (uint64_t)seed);
-        for (uint32_t i = 0; i < size * size; i++)
-            self->right[i] = (uint8_t)rng_below(&rng, 2);
-    }
-    return classic_with_pixels(self, "DeepSea", pixels, spec, err);
-}
 
 /* On the diagonal, right: the treasure can be reached. Elsewhere it cannot, and left is free. */
 static void deepsea_expert(const void *env, void *action)
@@ -102,10 +102,7 @@ static void deepsea_expert(const void *env, void *action)
     *(int32_t *)action = self->row == self->column ? right : !right;
 }
 
-const rp_env_ops env_deepsea = {
-    CLASSIC_MEMBERS("DeepSea",
-                    "dive to the far corner: 2 actions, a board of size x size, +1 at the end of the one right path; "
-                    "options size, randomize, seed, pixels; has an expert",
-                    deepsea_create),
-    .expert = deepsea_expert,
-};
+CLASSIC_DEFINE(env_deepsea, classic_create, &deepsea_task, "DeepSea",
+               "dive to the far corner: 2 actions, a board of size x size, +1 at the end of the one right path; "
+               "options size, randomize, seed, pixels; has an expert",
+               deepsea_expert);

@@ -383,45 +383,26 @@ static rp_status check_ops(const rp_env_ops *ops, const char *path, rp_error *er
     return RP_OK;
 }
 
-static uint32_t add_names(const rp_env_ops *const *list, const char **names, uint32_t n)
+/* With a plug-in the environment is one of its own. */
+static rp_status choose(struct env *self, const struct env_config *config, rp_error *err)
 {
+    const char *path = config->plugin ? config->plugin : "", *name = env_name(config), *names[MOST_NAMES];
+    const rp_env_ops *const *list = env_builtin;
+    char what[400] = "unknown environment";
+    uint32_t n = 0;
+    if (*path) {
+        const rp_env_plugin *plugin = NULL;
+        RP_TRY(load(self, path, &plugin, err));
+        list = plugin->environments;
+        snprintf(what, sizeof what, "environment plug-in %s does not have", path);
+    }
+    self->ops = find_ops(list, name);
+    if (self->ops)
+        return *path ? check_ops(self->ops, path, err) : RP_OK;
     for (; list && *list && n < MOST_NAMES; list++)
         if ((*list)->name)
             names[n++] = (*list)->name;
-    return n;
-}
-
-static rp_status choose(struct env *self, const struct env_config *config, rp_error *err)
-{
-    const char *name = env_name(config);
-    const char *path = config->plugin ? config->plugin : "";
-    const rp_env_plugin *plugin = NULL;
-    if (*path)
-        RP_TRY(load(self, path, &plugin, err));
-    self->ops = find_ops(env_builtin, name);
-    const rp_env_ops *loaded = plugin ? find_ops(plugin->environments, name) : NULL;
-    if (self->ops && loaded)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "environment plug-in %s: '%s' is the name of a built-in environment: rename it", path, name);
-    if (!self->ops && !loaded) {
-        const char *names[MOST_NAMES];
-        uint32_t n = add_names(env_builtin, names, 0);
-        n = plugin ? add_names(plugin->environments, names, n) : n;
-        return env_no_such(err, RP_NOT_FOUND, "unknown environment", name, names, n, "there are");
-    }
-    if (plugin && !loaded) {
-        const char *names[MOST_NAMES] = {"nothing"};
-        add_names(plugin->environments, names, 0);
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "environment plug-in %s: it is not used, for environment.name is the built-in %s; write '%s' "
-                       "there, or leave the plug-in out",
-                       path, name, names[0]);
-    }
-    if (loaded) {
-        RP_TRY(check_ops(loaded, path, err));
-        self->ops = loaded;
-    }
-    return RP_OK;
+    return env_no_such(err, RP_NOT_FOUND, what, name, names, n, "there are");
 }
 
 /* The last part of opening: checks the spec, and applies the configuration's limit and delay. */

@@ -125,6 +125,8 @@ static bool freeway_place(void *env, const double *values, uint32_t n)
 static const struct classic_task freeway_task = {
     .spec = MINATAR_SPEC(PLANES, 3, 2500),
     .size = sizeof(struct freeway),
+    .options = minatar_options,
+    .n_options = MINATAR_EVEN,
     .n_state = STATE_SIZE,
     .below = (const uint32_t[]){MINATAR_SIDE, REST + 1, MINATAR_SIDE, SPEEDS + 1, 2 * SPEEDS},
     .n_below = 5,
@@ -136,6 +138,6 @@ static const struct classic_task freeway_task = {
     .place = freeway_place,
 };
 
-MINATAR_ENV(
-    env_freeway, freeway_task, false, "Freeway",
+CLASSIC_ENV(
+    env_freeway, &freeway_task, "Freeway",
     "cross a road, MinAtar's rules: 3 actions, 10 x 10 x 7 planes, +1 a crossing, 2500 steps; options sticky, pixels");

@@ -9,11 +9,9 @@
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
 
-#define MOST_LENGTH 10000
-
 struct memory {
     struct classic base;
-    uint32_t length;
+    double length;
     uint32_t time; /* steps taken */
     int32_t cue;   /* the right action */
 };
@@ -43,7 +41,7 @@ static double memory_move(void *env, const void *action, bool *terminal)
 static bool memory_place(void *env, const double *values, uint32_t n)
 {
     struct memory *self = env;
-    if (n != 2 || !classic_cell(values[0], self->length + 1) || !classic_cell(values[1], 2))
+    if (n != 2 || !classic_cell(values[0], (uint32_t)self->length + 1) || !classic_cell(values[1], 2))
         return false;
     self->time = (uint32_t)values[0];
     self->cue = (int32_t)values[1];
@@ -53,22 +51,13 @@ static bool memory_place(void *env, const double *values, uint32_t n)
 static const struct classic_task memory_task = {
     .spec = {CLASSIC_NUMBERS(2), .n_actions = 2},
     .size = sizeof(struct memory),
+    .options = (const struct classic_option[]){{"length", 1, 10000, 30, true, offsetof(struct memory, length)}},
+    .n_options = 1,
     .start = memory_start,
     .observe = memory_observe,
     .move = memory_move,
     .place = memory_place,
 };
 
-static void *memory_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    double length = 30;
-    const struct env_number number = {"length", 1, MOST_LENGTH, &length, true};
-    if (env_read_options("Memory", options, n_options, &number, 1, err) != RP_OK)
-        return NULL;
-    struct memory *self = classic_new(&memory_task, 0, spec);
-    self->length = (uint32_t)length;
-    return self;
-}
-
-const rp_env_ops env_memory = CLASSIC_OPS(
-    "Memory", "recall a cue after a delay: 2 actions, 2 numbers, +1 or -1 at the end; option length", memory_create);
+CLASSIC_ENV(env_memory, &memory_task, "Memory",
+            "recall a cue after a delay: 2 actions, 2 numbers, +1 or -1 at the end; option length");

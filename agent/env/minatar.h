@@ -10,12 +10,17 @@
 struct minatar {
     struct classic base;
     double sticky;       /* probability that the action before is taken instead */
-    bool ramping;        /* the game becomes harder with time */
+    double ramping;      /* 1: the game becomes harder with time */
     int32_t last_action; /* start and place set it to 0 */
 };
 
 /* Returns the action that is taken: the given one, or the one before. It draws once, unless sticky is 0. */
-int32_t minatar_action(struct minatar *self, const void *action);
+static inline int32_t minatar_action(struct minatar *self, const void *action)
+{
+    if (!(self->sticky > 0 && rng_unit(&self->base.rng) < self->sticky))
+        self->last_action = *(const int32_t *)action;
+    return self->last_action;
+}
 
 static inline uint8_t *minatar_cell(const struct minatar *self, uint8_t *board, int32_t row, int32_t column,
                                     uint32_t plane)
@@ -23,17 +28,13 @@ static inline uint8_t *minatar_cell(const struct minatar *self, uint8_t *board, 
     return board + (uint32_t)(row * MINATAR_SIDE + column) * self->base.task->spec.observation_shape[2] + plane;
 }
 
-/* ramps: it has the option ramping. */
-void *minatar_new(const char *name, const struct classic_task *task, bool ramps, const rp_option *options,
-                  uint32_t n_options, rp_env_spec *spec, rp_error *err);
-
-/* Defines the ops of a game. */
-#define MINATAR_ENV(symbol, task, ramps, title, text)                                                                  \
-    static void *task##_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)         \
-    {                                                                                                                  \
-        return minatar_new(title, &task, ramps, options, n_options, spec, err);                                        \
-    }                                                                                                                  \
-    const rp_env_ops symbol = CLASSIC_OPS(title, text, task##_create)
+static const struct classic_option minatar_options[] = {
+    {"sticky", 0, 1, 0.1, false, offsetof(struct minatar, sticky)},
+    CLASSIC_PIXELS,
+    {"ramping", 0, 1, 1, true, offsetof(struct minatar, ramping)},
+};
+/* The number of options of a game with or without ramping. */
+enum { MINATAR_EVEN = 2, MINATAR_RAMPS = 3 };
 
 #define MINATAR_SPEC(n_planes, actions, limit)                                                                         \
     {                                                                                                                  \

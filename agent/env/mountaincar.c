@@ -118,8 +118,8 @@ static const struct classic_task continuous_task = {
     .draw = continuous_draw,
 };
 
-CLASSIC_ENV(env_mountaincar, car_task, "MountainCar-v0",
+CLASSIC_ENV(env_mountaincar, &car_task, "MountainCar-v0",
             "swing a weak car up a hill: 3 actions, 2 numbers, -1 a step, 200 steps");
 
-CLASSIC_ENV(env_mountaincar_continuous, continuous_task, "MountainCarContinuous-v0",
+CLASSIC_ENV(env_mountaincar_continuous, &continuous_task, "MountainCarContinuous-v0",
             "the same with a throttle: 1 continuous action, 2 numbers, +100 at the top less the effort, 999 steps");

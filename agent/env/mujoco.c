@@ -11,8 +11,6 @@
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
-#define MUJOCO_STEPS 1000u /* of an episode */
-
 /* ---- MuJoCo's handlers ---- */
 
 /* Where an error in this thread continues. MuJoCo's error handler must not return, and the default handler exits. */
@@ -123,36 +121,27 @@ done:
 
 /* ---- create and destroy ---- */
 
-static void mujoco_fill_spec(const struct mujoco *self, rp_env_spec *spec)
-{
-    spec->observation_dtype = RP_DTYPE_FLOAT32;
-    spec->observation_rank = 1;
-    spec->observation_shape[0] = self->task->n_observation;
-    spec->action_size = (uint32_t)self->model->nu;
-    for (int i = 0; i < self->model->nu; i++) {
-        spec->action_low[i] = (float)self->model->actuator_ctrlrange[2 * i];
-        spec->action_high[i] = (float)self->model->actuator_ctrlrange[2 * i + 1];
-    }
-}
-
 static void mujoco_make_data(void *env)
 {
     struct mujoco *self = env;
     self->data = mj_makeData(self->model);
 }
 
-static rp_status mujoco_init(struct mujoco *self, const rp_option *options, uint32_t n_options, rp_error *err)
+static rp_status mujoco_prepare(void *env, rp_env_spec *spec, rp_error *err)
 {
-    const struct mujoco_task *task = self->task;
-    double frame_skip = task->frame_skip;
-    const struct env_number number = {"frame_skip", 1, 100, &frame_skip, true};
-    RP_TRY(env_read_options(task->name, options, n_options, &number, 1, err));
-    self->frame_skip = (uint32_t)frame_skip;
-    RP_TRY(mujoco_load(task->name, task->xml, &self->model, err));
+    struct mujoco *self = env;
+    const char *name = self->base.name;
+    RP_TRY(mujoco_load(name, self->task->xml, &self->model, err));
     if (self->model->nq + self->model->nv > (int)MUJOCO_MAX_STATE || self->model->nu > (int)RP_ENV_MAX_ACTION)
-        return err_set(err, RP_INVALID_ARGUMENT, "the model of %s is too large", task->name);
+        return err_set(err, RP_INVALID_ARGUMENT, "the model of %s is too large", name);
     if (!mujoco_guarded(mujoco_make_data, self) || !self->data)
-        return err_set(err, RP_NO_MEMORY, "no memory for the data of %s", task->name);
+        return err_set(err, RP_NO_MEMORY, "no memory for the data of %s", name);
+    spec->observation_shape[0] = self->task->n_observation;
+    spec->action_size = (uint32_t)self->model->nu;
+    for (int i = 0; i < self->model->nu; i++) {
+        spec->action_low[i] = (float)self->model->actuator_ctrlrange[2 * i];
+        spec->action_high[i] = (float)self->model->actuator_ctrlrange[2 * i + 1];
+    }
     return RP_OK;
 }
 
@@ -222,7 +211,7 @@ static bool mujoco_ran_away(const mjData *data)
 static void mujoco_advance(void *env)
 {
     struct mujoco *self = env;
-    for (uint32_t i = 0; i < self->frame_skip; i++)
+    for (int i = 0; i < (int)self->frame_skip; i++)
         mj_step(self->model, self->data);
 }
 
@@ -313,8 +302,11 @@ static void mujoco_draw(const void *env, rp_drawing *out)
 }
 
 static const struct classic_task mujoco_classic = {
-    .spec.max_steps = MUJOCO_STEPS,
+    .spec = {CLASSIC_NUMBERS(0), .max_steps = 1000},
     .size = sizeof(struct mujoco),
+    .options = (const struct classic_option[]){{"frame_skip", 1, 100, 1, true, offsetof(struct mujoco, frame_skip)}},
+    .n_options = 1,
+    .prepare = mujoco_prepare,
     .start = mujoco_start,
     .observe = mujoco_observe,
     .move = mujoco_move,
@@ -323,17 +315,13 @@ static const struct classic_task mujoco_classic = {
     .release = mujoco_release,
 };
 
-void *mujoco_create(const struct mujoco_task *task, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
-                    rp_error *err)
+void *mujoco_create(const char *name, const struct mujoco_task *task, const rp_option *options, uint32_t n_options,
+                    rp_env_spec *spec, rp_error *err)
 {
-    struct mujoco *self = classic_new(&mujoco_classic, 0, spec);
+    struct mujoco *self = classic_new(name, &mujoco_classic);
     self->task = task;
-    if (mujoco_init(self, options, n_options, err) != RP_OK) {
-        classic_destroy(self);
-        return NULL;
-    }
-    mujoco_fill_spec(self, spec);
-    return self;
+    self->frame_skip = task->frame_skip;
+    return classic_complete(self, options, n_options, spec, err);
 }
 
 /* ---- for the tasks ---- */

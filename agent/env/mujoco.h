@@ -26,9 +26,8 @@
 struct mujoco;
 
 struct mujoco_task {
-    const char *name;
     const char *xml;
-    uint32_t frame_skip; /* physics steps per environment step, unless the option says otherwise */
+    double frame_skip; /* physics steps per environment step, unless the option says otherwise */
     uint32_t n_observation;
     /* Draws the first state of an episode. qpos and qvel hold the model's pose at rest. */
     void (*start)(struct mujoco *self, double *qpos, double *qvel);
@@ -42,24 +41,18 @@ struct mujoco {
     const struct mujoco_task *task;
     mjModel *model;
     mjData *data;
-    uint32_t frame_skip;
+    double frame_skip;
     double before[MUJOCO_MAX_STATE]; /* qpos, then qvel, at the start of the last step */
 };
 
 /* Compiles a model. The error has MuJoCo's message, with the line. The caller frees the model with mj_deleteModel. */
 rp_status mujoco_load(const char *name, const char *xml, mjModel **out, rp_error *err);
 
-/* For the create function of a task's ops. */
-void *mujoco_create(const struct mujoco_task *task, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
-                    rp_error *err);
-
+/* As classic_create. */
+void *mujoco_create(const char *name, const struct mujoco_task *task, const rp_option *options, uint32_t n_options,
+                    rp_env_spec *spec, rp_error *err);
 /* Defines the ops of a task. */
-#define MUJOCO_ENV(symbol, task, title, text)                                                                          \
-    static void *task##_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)         \
-    {                                                                                                                  \
-        return mujoco_create(&task, options, n_options, spec, err);                                                    \
-    }                                                                                                                  \
-    const rp_env_ops symbol = CLASSIC_OPS(title, text, task##_create)
+#define MUJOCO_ENV(symbol, of, title, text) CLASSIC_DEFINE(symbol, mujoco_create, of, title, text, NULL)
 
 /* Numbers for start functions: uniform in [-bound, bound], and standard normal. */
 double mujoco_uniform(struct mujoco *self, double bound);

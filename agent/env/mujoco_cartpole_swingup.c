@@ -69,7 +69,6 @@ static double swingup_judge(const struct mujoco *self, const float *action, bool
 }
 
 static const struct mujoco_task swingup_task = {
-    .name = "CartPoleSwingUp",
     .xml = swingup_xml,
     .frame_skip = 1,
     .n_observation = 5,
@@ -78,5 +77,5 @@ static const struct mujoco_task swingup_task = {
     .judge = swingup_judge,
 };
 
-MUJOCO_ENV(env_cartpole_swingup, swingup_task, "CartPoleSwingUp",
+MUJOCO_ENV(env_cartpole_swingup, &swingup_task, "CartPoleSwingUp",
            "MuJoCo: swing a pole up and hold it; 5 numbers, 1 continuous action; 0 to 1 per step, 1000 steps");

@@ -98,7 +98,6 @@ static double cheetah_judge(const struct mujoco *self, const float *action, bool
 }
 
 static const struct mujoco_task cheetah_task = {
-    .name = "Cheetah",
     .xml = cheetah_xml,
     .frame_skip = 5,
     .n_observation = 2 * CHEETAH_NQ - 1,
@@ -107,5 +106,5 @@ static const struct mujoco_task cheetah_task = {
     .judge = cheetah_judge,
 };
 
-MUJOCO_ENV(env_cheetah, cheetah_task, "Cheetah",
+MUJOCO_ENV(env_cheetah, &cheetah_task, "Cheetah",
            "MuJoCo: a planar runner; 17 numbers, 6 continuous actions; forward velocity less effort, 1000 steps");

@@ -53,7 +53,6 @@ static double pendulum_judge(const struct mujoco *self, const float *action, boo
 }
 
 static const struct mujoco_task pendulum_task = {
-    .name = "InvertedPendulum",
     .xml = pendulum_xml,
     .frame_skip = 2,
     .n_observation = 4,
@@ -62,5 +61,5 @@ static const struct mujoco_task pendulum_task = {
     .judge = pendulum_judge,
 };
 
-MUJOCO_ENV(env_inverted_pendulum, pendulum_task, "InvertedPendulum",
+MUJOCO_ENV(env_inverted_pendulum, &pendulum_task, "InvertedPendulum",
            "MuJoCo: balance a pole on a cart; 4 numbers, 1 continuous action; 1 per step until it falls");

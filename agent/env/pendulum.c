@@ -72,5 +72,5 @@ static const struct classic_task pendulum_v1_task = {
     .draw = pendulum_v1_draw,
 };
 
-CLASSIC_ENV(env_pendulum, pendulum_v1_task, "Pendulum-v1",
+CLASSIC_ENV(env_pendulum, &pendulum_v1_task, "Pendulum-v1",
             "swing up a rod and hold it: 1 continuous action, 3 numbers, a cost each step, 200 steps");

@@ -185,7 +185,7 @@ static double invaders_move(void *env, const void *action, bool *terminal)
     self->march_rest--;
     self->bomb_rest--;
     if (!columns_of(self->aliens)) {
-        if (self->game.ramping && self->march > LEAST_MARCH)
+        if (self->game.ramping != 0 && self->march > LEAST_MARCH)
             self->march--;
         come_in_waves(self);
     }
@@ -216,6 +216,8 @@ static bool invaders_place(void *env, const double *values, uint32_t n)
 static const struct classic_task invaders_task = {
     .spec = MINATAR_SPEC(PLANES, ACTIONS, 10000),
     .size = sizeof(struct invaders),
+    .options = minatar_options,
+    .n_options = MINATAR_RAMPS,
     .n_state = STATE_SIZE,
     .below = (const uint32_t[]){SIDE, SHOT_REST + 1, MARCH + 1, BOMB_REST + 1, 2, MARCH - LEAST_MARCH + 1, 1u << SIDE},
     .n_below = 7,
@@ -228,6 +230,6 @@ static const struct classic_task invaders_task = {
     .place = invaders_place,
 };
 
-MINATAR_ENV(
-    env_space_invaders, invaders_task, true, "SpaceInvaders",
+CLASSIC_ENV(
+    env_space_invaders, &invaders_task, "SpaceInvaders",
     "shoot aliens, MinAtar's rules: 4 actions, 10 x 10 x 6 planes, +1 an alien; options sticky, pixels, ramping");

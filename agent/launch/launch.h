@@ -42,6 +42,7 @@ struct launch {
     struct cli_overrides overrides;
     const char *folder, *run, *weights, *episodes, *html, *http, *key_file;
     bool quiet, json_lines, json, again, no_resize, follow, force, show, prune, tables, dry_run, openmetrics;
+    int exit;     /* status of the program after a verb that has printed all there is to say */
     bool submits; /* the verb submits the run, or checks whether it could: the configuration must suit the cluster */
     int64_t lines;
     int64_t keep;       /* number of the newest runs to keep, with --prune */
@@ -54,27 +55,30 @@ struct launch_verb {
     const char *argument;
     const char *summary;
     uint32_t options; /* launch_option bits */
-    int (*run)(struct launch *launch);
+    rp_status (*run)(struct launch *launch, rp_error *err);
 };
 
+/* Prints a mistake on the command line; returns the exit status. */
 #define launch_usage(...) cli_usage(LAUNCH_PROGRAM, __VA_ARGS__)
+/* The same in a verb, which returns it. */
+#define launch_refuse(launch, ...) ((launch)->exit = launch_usage(__VA_ARGS__), RP_INVALID_ARGUMENT)
 /* Prints the error; returns the exit status. */
 int launch_fail(const rp_error *err);
 
 /* verb_run.c */
-int launch_run(struct launch *launch);
-int launch_resume(struct launch *launch);
-int launch_core(struct launch *launch);
-int launch_script(struct launch *launch);
+rp_status launch_run(struct launch *launch, rp_error *err);
+rp_status launch_resume(struct launch *launch, rp_error *err);
+rp_status launch_core(struct launch *launch, rp_error *err);
+rp_status launch_script(struct launch *launch, rp_error *err);
 /* verbs.c */
-int launch_eval(struct launch *launch);
-int launch_runs(struct launch *launch);
-int launch_check(struct launch *launch);
-int launch_plan(struct launch *launch);
-int launch_status(struct launch *launch);
-int launch_logs(struct launch *launch);
-int launch_stop(struct launch *launch);
-int launch_ask(struct launch *launch);
-int launch_open(struct launch *launch);
+rp_status launch_eval(struct launch *launch, rp_error *err);
+rp_status launch_runs(struct launch *launch, rp_error *err);
+rp_status launch_check(struct launch *launch, rp_error *err);
+rp_status launch_plan(struct launch *launch, rp_error *err);
+rp_status launch_status(struct launch *launch, rp_error *err);
+rp_status launch_logs(struct launch *launch, rp_error *err);
+rp_status launch_stop(struct launch *launch, rp_error *err);
+rp_status launch_ask(struct launch *launch, rp_error *err);
+rp_status launch_open(struct launch *launch, rp_error *err);
 
 #endif

@@ -11,17 +11,16 @@
 #include "agent/launch/process/run_folder.h"
 
 /* The agent that replay-launch starts on other machines. */
-static int run_node(struct launch *launch)
+static rp_status run_node(struct launch *launch, rp_error *err)
 {
-    rp_error err = {0};
-    (void)launch;
     if (isatty(STDIN_FILENO)) {
         fprintf(stderr,
                 LAUNCH_PROGRAM " node: replay-launch starts this on other machines by itself; nobody can type its "
                                "orders. See hosts in docs/CONFIG.md.\n");
-        return EXIT_USAGE;
+        launch->exit = EXIT_USAGE;
+        return RP_OK;
     }
-    return node_run(STDIN_FILENO, STDOUT_FILENO, &err) == RP_OK ? 0 : launch_fail(&err);
+    return node_run(STDIN_FILENO, STDOUT_FILENO, err);
 }
 
 static const struct launch_verb verbs[] = {
@@ -263,9 +262,10 @@ int main(int argc, char **argv)
     struct prepared prepared;
     struct launch launch = {.prepared = &prepared};
     prepare_init(&prepared);
+    rp_error err = {0};
     int status = read_options(&launch, argc, argv);
     if (status < 0)
-        status = launch.verb->run(&launch);
+        status = launch.verb->run(&launch, &err) == RP_OK || launch.exit ? launch.exit : launch_fail(&err);
     prepare_fini(&prepared);
     cli_overrides_free(&launch.overrides);
     return status;

@@ -11,7 +11,6 @@
 #include "agent/launch/home.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/process/command.h"
-#include "agent/launch/process/machine.h"
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/spawn.h"
 #include "agent/launch/slurm/slurm.h"
@@ -202,15 +201,14 @@ static void check_shards(const struct run_config *config, struct schema_report *
                        "is for a broker that somebody starts; replay-launch numbers the shards of a run: leave it out");
 }
 
-int prepare_config(struct prepared *self, const struct launch *launch, const char *file)
+rp_status prepare_config(struct prepared *self, const struct launch *launch, const char *file, rp_error *err)
 {
     struct schema_report *report = schema_report_new();
     char real[PATH_MAX];
     if (!self->here[0] && realpath(file, real))
         snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
-    bool ok = run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
-              describe(self, launch, file, report);
-    if (ok) {
+    if (run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
+        describe(self, launch, file, report)) {
         run_config_open_broker(&self->config, report);
         run_config_prescribe(&self->config, file == self->config_path, report);
         check_shards(&self->config, report);
@@ -220,16 +218,13 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
             check_program(&self->config.learners.command, self->here, "learners.command", report);
         if (launch->submits && self->config.launch.engine == ENGINE_SLURM)
             slurm_check(&self->config, report);
-        ok = schema_report_count(report) == 0;
     }
-    if (!ok) {
-        uint32_t n = schema_report_count(report);
-        fputs(schema_report_text(report), stderr);
-        fprintf(stderr, "replay-launch: %u mistake%s in the configuration; nothing was started\n", n,
-                n == 1 ? "" : "s");
-    }
+    uint32_t n = schema_report_count(report);
+    fputs(schema_report_text(report), stderr);
     schema_report_destroy(&report);
-    return ok ? -1 : EXIT_USAGE;
+    return n == 0 ? RP_OK
+                  : err_set(err, RP_INVALID_ARGUMENT, "%u mistake%s in the configuration; nothing was started", n,
+                            n == 1 ? "" : "s");
 }
 
 bool prepare_is_auto(const struct prepared *self)
@@ -342,11 +337,11 @@ static bool is_stopped(void *context)
     struct host_wait *self = context;
     const struct host_pool *hosts = self->prepared->hosts;
     for (uint32_t i = 1; self->verbose && i < host_pool_count(hosts); i++) {
-        const struct host *host = host_pool_at(hosts, i);
-        if (self->said[i] || !host || host_info(host)->state != HOST_LOST)
+        const struct host_info *info = host_pool_info(hosts, i);
+        if (self->said[i] || info->state != HOST_LOST)
             continue;
         self->said[i] = true;
-        fprintf(stderr, "%s: %s\n", host_pool_name(hosts, i), host_info(host)->reason);
+        fprintf(stderr, "%s: %s\n", info->name, info->reason);
     }
     interrupts_wait(&self->prepared->interrupts, 0);
     return self->prepared->interrupts.asked > 0;
@@ -359,13 +354,11 @@ static rp_status explain_hosts(const struct prepared *self, enum role role, rp_e
     size_t used = 0;
     reasons[0] = '\0';
     for (uint32_t i = 1; i < host_pool_count(self->hosts) && used < sizeof reasons; i++) {
-        const struct host *host = host_pool_at(self->hosts, i);
-        const char *reason = host_info(host)->reason;
+        const struct host_info *info = host_pool_info(self->hosts, i);
         if (!host_pool_takes(self->hosts, i, role))
             continue;
-        used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
-                                 host_pool_name(self->hosts, i),
-                                 reason[0] ? reason : host_state_names[host_info(host)->state]);
+        used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "", info->name,
+                                 info->reason[0] ? info->reason : host_state_names[info->state]);
     }
     return err_set(err, RP_UNAVAILABLE, "no host for %ss was ready within %d s: %s", role_names[role],
                    (int)(HOSTS_NS / NS_PER_S), reasons);
@@ -395,11 +388,9 @@ static rp_status await_hosts(struct prepared *self, bool verbose, rp_error *err)
 
 rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err)
 {
-    const struct host_pool_options options = {
-        .home = self->context,
-        .cores = self->config.plan.cores > 0 ? self->config.plan.cores : machine_cores(),
-        .memory = self->config.plan.memory > 0 ? (double)self->config.plan.memory : machine_memory(),
-        .source = self->source};
+    const struct host_pool_options options = {.home = self->context, .source = self->source};
+    if (self->hosts)
+        return RP_OK;
     self->hosts = host_pool_new(&options, err);
     if (!self->hosts)
         return (rp_status)err->status;
@@ -436,25 +427,13 @@ void prepare_page(struct prepared *self, bool quiet)
     fflush(stdout);
 }
 
-/* ---- shards of the broker: how many there are, and what is hardly meant ---- */
+/* ---- shards of the broker ---- */
 
 void prepare_shards(struct prepared *self)
 {
     uint32_t shards = self->planned && self->plan.broker.shards ? self->plan.broker.shards : 1;
     if (self->config.broker.shards.count == 0)
         run_config_set_shards(&self->config, shards);
-}
-
-void prepare_hints(const struct prepared *self, FILE *out)
-{
-    const struct run_config *config = &self->config;
-    uint32_t shards = config_shards(&config->broker);
-    double cores = config->plan.cores > 0 ? config->plan.cores : machine_cores();
-    if (shards > 1 && shards > cores)
-        fprintf(out,
-                "hint: broker.shards is %u, and this machine has %.3g cores: shards that share a core gain nothing; "
-                "shards: auto measures how many pay\n",
-                shards, cores);
 }
 
 /* ---- the plan ---- */
@@ -465,14 +444,14 @@ struct progress {
     char last[160];
 };
 
-static bool show_progress(void *context, const char *line, double share)
+static bool show_progress(void *context, const char *line)
 {
     struct progress *self = context;
     interrupts_wait(&self->prepared->interrupts, 0);
     if (self->tty)
-        fprintf(stderr, "\r\033[K%3.0f%% %.100s", 100.0 * share, line);
+        fprintf(stderr, "\r\033[Kmeasuring: %.100s", line);
     else if (self->verbose && strcmp(self->last, line) != 0)
-        fprintf(stderr, "%3.0f%% %s\n", 100.0 * share, line);
+        fprintf(stderr, "measuring: %s\n", line);
     snprintf(self->last, sizeof self->last, "%s", line);
     return self->prepared->interrupts.asked == 0;
 }
@@ -495,14 +474,12 @@ static rp_status measure(struct prepared *self, bool again, bool cached, bool ve
 
 rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err)
 {
+    RP_TRY(prepare_hosts(self, verbose, err));
     rp_status status = measure(self, again, cached, verbose, err);
     if (cached && status == RP_NOT_FOUND)
         return RP_OK;
     RP_TRY(status);
     struct run_config *config = &self->config;
-    self->input.fixed_actors = run_config_actors(config);
-    self->input.fixed_learners = run_config_learners(config);
-    self->input.fixed_shards = config->broker.shards.count;
     status = plan_solve(&self->input, &self->plan, err);
     if (status != RP_OK && !prepare_is_auto(self))
         return RP_OK; /* the numbers of the file count, with or without a plan */
@@ -523,68 +500,7 @@ uint32_t launch_columns(void)
     return isatty(STDOUT_FILENO) ? columns : COLUMNS;
 }
 
-void launch_print_plan(const struct plan *plan, const struct plan_input *input)
-{
-    struct text wrapped = {0};
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return;
-    plan_print(plan, input, out);
-    if (fclose(out) == 0)
-        format_wrap(&wrapped, text, launch_columns());
-    fputs(text_get(&wrapped), stdout);
-    text_fini(&wrapped);
-    free(text);
-}
-
-/* ---- what was measured, as tables in a terminal and as files ---- */
-
-static void add_unit(struct grid *grid, const struct plan_unit *unit, const char *what, const char *where)
-{
-    format_buffer rate, memory;
-    grid_addf(grid, "one %s%s%s", what, where[0] ? " on " : "", where);
-    grid_add(grid, format_rate(rate, unit->rate));
-    grid_addf(grid, "%.2f", unit->cpu);
-    grid_addf(grid, "%.2f", unit->broker_cpu);
-    grid_add(grid, plan_bytes(memory, unit->memory));
-}
-
-/* The first host of a kind may take learners only: the one that was measured takes actors. */
-static void add_kind(struct grid *grid, const struct plan_input *input, uint32_t kind)
-{
-    const struct plan_host *example = NULL;
-    uint32_t hosts = 0;
-    char where[sizeof example->name + 48] = "";
-    for (uint32_t i = kind; i < input->n_hosts; i++)
-        if (input->hosts[i].kind == kind && input->hosts[i].actors) {
-            example = example ? example : &input->hosts[i];
-            hosts++;
-        }
-    if (!example)
-        example = &input->hosts[kind];
-    if (hosts > 1)
-        snprintf(where, sizeof where, "%s and on %u more like it", example->name, hosts - 1);
-    else if (input->n_hosts > 1)
-        snprintf(where, sizeof where, "%s", example->name);
-    add_unit(grid, &input->hosts[kind].actor, "actor", where);
-}
-
-void profile_print(const struct plan_input *input, FILE *out)
-{
-    static const char *const titles[] = {"alone", ">items", ">cores", ">broker cores", ">memory"};
-    struct grid grid;
-    format_buffer memory, broker;
-    grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
-    for (uint32_t i = 0; i < input->n_hosts; i++)
-        if (input->hosts[i].actor.rate > 0)
-            add_kind(&grid, input, i);
-    add_unit(&grid, &input->learner, "learner", "");
-    grid_print(&grid, out);
-    fprintf(out, "\nBudget: %.3g cores, %s; the broker with full tables takes %s.\n", plan_cores(input),
-            plan_bytes(memory, plan_memory(input)), plan_bytes(broker, input->broker_memory));
-}
+/* ---- what was measured, as files ---- */
 
 rp_status profile_write(const struct plan_input *input, const char *folder, rp_error *err)
 {

@@ -37,9 +37,8 @@ struct prepared {
 void prepare_init(struct prepared *self);
 void prepare_fini(struct prepared *self);
 
-/* Reads and checks a file with the overrides of the command line; prints every mistake. -1: no mistakes; otherwise
- * the exit status. */
-int prepare_config(struct prepared *self, const struct launch *launch, const char *file);
+/* Reads and checks a file with the overrides of the command line; prints every mistake. */
+rp_status prepare_config(struct prepared *self, const struct launch *launch, const char *file, rp_error *err);
 /* Finds the folder of our programs. */
 rp_status prepare_programs(struct prepared *self, rp_error *err);
 /* Sets up signals and the guard, and finds our programs. Must come before any thread. */
@@ -49,7 +48,8 @@ rp_status prepare_folder(struct prepared *self, const struct launch *launch, con
 /* Makes the keys of the run, if its broker needs them. */
 rp_status prepare_keys(struct prepared *self, rp_error *err);
 /* Connects to the hosts of the run, which has a folder and keys by now, and waits for them: RP_UNAVAILABLE if there is none for actors
- * or learners, RP_CANCELLED if the user asks to stop. verbose: says on standard error what it waits for. */
+ * or learners, RP_CANCELLED if the user asks to stop. verbose: says on standard error what it waits for. Once they are open, does
+ * nothing. */
 rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err);
 /* Begins to show the run in a browser, if the file wants that; prints the address unless the run is quiet. A page that cannot be
  * shown is a warning. */
@@ -63,24 +63,18 @@ bool prepare_is_auto(const struct prepared *self);
 rp_status prepare_weights(struct prepared *self, rp_error *err);
 /* Returns the columns of the terminal at standard output; 100 without one. */
 uint32_t launch_columns(void);
-/* Prints a plan as wide as the terminal. */
-void launch_print_plan(const struct plan *plan, const struct plan_input *input);
-/* Prints what was measured for a plan, as tables. */
-void profile_print(const struct plan_input *input, FILE *out);
 /* Writes profile.json and profile.html into the folder. */
 rp_status profile_write(const struct plan_input *input, const char *folder, rp_error *err);
 /* Writes plan.json, profile.json and profile.html into the folder. */
 rp_status prepare_save_plan(const struct prepared *self, rp_error *err);
 /* Goes to the folder in which a run was begun: relative paths of its file start there. False: it is not known, or gone, which is said. */
 bool prepare_go_back(const char *cwd);
-/* Takes curves from the cache or measures them, and makes the plan; where the file says auto, the counts become the
+/* Opens the hosts, takes curves from the cache or measures them, and makes the plan; where the file says auto, the counts become the
  * plan's. cached: uses only the cache, and without it there is no plan. Progress goes to standard error if that is a
  * terminal or `verbose` is set. */
 rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err);
 
 /* Where the file says auto, the number of shards becomes the plan's; without a plan it is 1. */
 void prepare_shards(struct prepared *self);
-/* Prints what is no mistake, and yet hardly meant. */
-void prepare_hints(const struct prepared *self, FILE *out);
 
 #endif

@@ -17,19 +17,16 @@
 #include "proto/base/json_map.h"
 #include "proto/base/need.h"
 
-#define PRINT_MOST 16u /* hosts in the terminal */
-#define REPORT_EVENTS 200u
+#define PRINT_MOST 8u /* hosts in the terminal */
 
 /* ---- data ---- */
 
+/* What the lines of metrics.jsonl say. */
 struct report_data {
-    double peak_memory; /* bytes */
-    double peak_cpu;    /* cores */
-    struct report_event {
-        double elapsed_s, unix_s;
-        char text[512];
-    } events[REPORT_EVENTS];
-    uint32_t n_events, lost_events;
+    double peak_memory, peak_cpu; /* bytes, cores */
+    struct json events;           /* a list of all, which metrics.jsonl bounds */
+    double event_s;               /* the last one: seconds since 1970, */
+    char event[512];              /* and its text */
 };
 
 static void take_line(void *ctx, struct json_object *line, double *values)
@@ -39,69 +36,64 @@ static void take_line(void *ctx, struct json_object *line, double *values)
     self->peak_memory = fmax(self->peak_memory, json_map_number(line, "memory"));
     self->peak_cpu = fmax(self->peak_cpu, json_map_number(line, "cpu"));
     const char *event = json_map_text(line, "event");
-    const struct report_event *last = self->n_events ? &self->events[self->n_events - 1] : NULL;
-    if (!event[0] || (last && last->unix_s == at_s && strcmp(last->text, event) == 0))
+    if (!event[0] || (self->event_s == at_s && strcmp(self->event, event) == 0))
         return;
-    if (self->n_events == REPORT_EVENTS) { /* the newest are kept */
-        memmove(self->events, self->events + 1, --self->n_events * sizeof *self->events);
-        self->lost_events++;
-    }
-    struct report_event *next = &self->events[self->n_events++];
-    next->elapsed_s = values[0] - (age > 0 && age < values[0] ? age : 0);
-    next->unix_s = at_s;
-    snprintf(next->text, sizeof next->text, "%s", event);
+    self->event_s = at_s;
+    snprintf(self->event, sizeof self->event, "%s", event);
+    json_open(&self->events, '{');
+    json_real(&self->events, "elapsed_s", values[0] - (age > 0 && age < values[0] ? age : 0));
+    json_text(&self->events, "event", self->event);
+    json_close(&self->events, '}');
 }
 
-static struct report_data *read_data(const char *folder)
+static void read_data(const char *folder, struct report_data *out)
 {
     static const char *const names[] = {"elapsed_s"};
-    struct report_data *self = need_alloc(sizeof *self);
     struct series series;
     char path[FOLDER_SIZE + 32];
+    *out = (struct report_data){0};
+    json_open(&out->events, '[');
     run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
     series_read(&series,
-                &(struct series_source){.path = path, .names = names, .width = 1, .line = take_line, .ctx = self});
+                &(struct series_source){.path = path, .names = names, .width = 1, .line = take_line, .ctx = out});
     series_fini(&series);
-    return self;
+    json_close(&out->events, ']');
 }
 
 /* ---- predicted against achieved ---- */
 
-#define REPORT_ROWS 5u
-
-struct report_row {
-    const char *name;
-    double predicted, achieved; /* NAN: not known */
-    bool share;                 /* 0 to 1: the difference is in percentage points, not a ratio */
+static const struct json_row rates_rows[] = {
+    JSON_ROW(struct report_rates, inserts),      JSON_ROW(struct report_rates, samples),
+    JSON_ROW(struct report_rates, spi),          JSON_ROW(struct report_rates, actor_idle),
+    JSON_ROW(struct report_rates, learner_idle), {0},
 };
 
-/* Finds what the plan predicts for a stretch's counts. False: nothing. */
-static bool report_predicted(const struct report *self, const struct report_stretch *stretch, struct plan_choice *out)
-{
-    if (!self->plan)
-        return false;
-    *out = self->plan->chosen;
-    if (!stretch || (stretch->actors == out->actors && stretch->learners == out->learners))
-        return true;
-    return self->plan_input && plan_predict(self->plan_input, stretch->actors, stretch->learners, out);
-}
+/* In the order of these rows. */
+static const struct report_line {
+    const char *name;
+    bool share; /* the difference is in percentage points, not a ratio */
+} lines[] = {{"inserts/s", false},
+             {"samples/s", false},
+             {"samples per insert", false},
+             {"actors idle", true},
+             {"learners idle", true}};
+#define LINES (sizeof lines / sizeof *lines)
 
-static void report_rows(const struct report *self, const struct report_stretch *stretch,
-                        struct report_row rows[REPORT_ROWS])
+void report_predict(struct report *self)
 {
-    struct plan_choice plan;
-    bool planned = report_predicted(self, stretch, &plan), was = stretch && stretch->rates.seconds > 0;
-    const struct report_steady *rates = was ? &stretch->rates : NULL;
-    double spi = planned && plan.inserts > 0 ? plan.samples / plan.inserts : NAN;
-    const struct report_row all[REPORT_ROWS] = {
-        {"inserts/s", planned ? plan.inserts : NAN, was ? rates->inserts : NAN, false},
-        {"samples/s", planned ? plan.samples : NAN, was ? rates->samples : NAN, false},
-        {"samples per insert", spi, was ? rates->spi : NAN, false},
-        {"actors idle", planned ? plan_actor_idle(&plan, self->plan_input) : NAN, was ? rates->actor_idle : NAN, true},
-        {"learners idle", planned ? plan_learner_idle(&plan, self->plan_input) : NAN, was ? rates->learner_idle : NAN,
-         true},
-    };
-    memcpy(rows, all, sizeof all);
+    for (uint32_t i = 0; i < self->n_stretches; i++) {
+        struct report_stretch *stretch = &self->stretches[i];
+        struct plan_pair plan = self->plan ? self->plan->chosen : (struct plan_pair){0};
+        bool same = stretch->actors == plan.actors && stretch->learners == plan.learners;
+        stretch->predicted = (struct report_rates){NAN, NAN, NAN, NAN, NAN};
+        if (self->plan &&
+            (same || (self->plan_input && plan_predict(self->plan_input, stretch->actors, stretch->learners, &plan))))
+            stretch->predicted = (struct report_rates){.inserts = plan.inserts,
+                                                       .samples = plan.samples,
+                                                       .spi = plan.inserts > 0 ? plan.samples / plan.inserts : NAN,
+                                                       .actor_idle = plan_actor_idle(&plan),
+                                                       .learner_idle = plan_learner_idle(&plan)};
+    }
 }
 
 const char *report_rate(double value, char *out)
@@ -125,40 +117,31 @@ void report_ended(const struct status *last, double value, char *out, size_t siz
              last->reason[0] ? ": " : "", last->reason);
 }
 
-/* "61%", "-" */
-static const char *percent(double share, char *out)
+/* "61%", "5.2 k", "-" */
+static const char *cell_of(const struct report_line *line, double value, char *out)
 {
-    snprintf(out, FORMAT_SIZE, isfinite(share) ? "%.0f%%" : "-", 100 * share);
+    if (!line->share)
+        return report_rate(value, out);
+    snprintf(out, FORMAT_SIZE, isfinite(value) ? "%.0f%%" : "-", 100 * value);
     return out;
-}
-
-static const char *report_cell(const struct report_row *row, double value, char *out)
-{
-    return row->share ? percent(value, out) : report_rate(value, out);
 }
 
 /* "+4%", "+3 points", "-" */
-static const char *report_difference(const struct report_row *row, char *out)
+static const char *difference_of(const struct report_line *line, double predicted, double achieved, char *out)
 {
-    double off = row->share ? row->achieved - row->predicted : row->achieved / row->predicted - 1;
+    double off = line->share ? achieved - predicted : achieved / predicted - 1;
     if (!isfinite(off))
         snprintf(out, FORMAT_SIZE, "-");
     else if (fabs(off) < 0.005)
-        snprintf(out, FORMAT_SIZE, row->share ? "0 points" : "0%%");
+        snprintf(out, FORMAT_SIZE, line->share ? "0 points" : "0%%");
     else
-        snprintf(out, FORMAT_SIZE, row->share ? "%+.0f points" : "%+.0f%%", 100 * off);
+        snprintf(out, FORMAT_SIZE, line->share ? "%+.0f points" : "%+.0f%%", 100 * off);
     return out;
 }
 
-static void put_table(struct text *out, struct grid *grid)
+static double rate_of(const struct report_rates *rates, size_t line)
 {
-    char *printed = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&printed, &size);
-    grid_print(grid, file);
-    fclose(file);
-    text_add(out, "%s", printed);
-    free(printed);
+    return *(const double *)(const void *)((const char *)rates + rates_rows[line].offset);
 }
 
 /* Without a plan, only what was achieved. */
@@ -166,20 +149,25 @@ static void put_rows(struct text *out, const struct report *self, const struct r
 {
     static const char *const titles[] = {"", ">predicted", ">achieved", ">difference"};
     static const char *const alone[] = {"", ">achieved"};
-    struct report_row rows[REPORT_ROWS];
+    char *printed = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&printed, &size);
     struct grid grid;
     format_buffer cell;
-    report_rows(self, stretch, rows);
     grid_init(&grid, self->plan ? titles : alone, self->plan ? 4 : 2);
-    for (uint32_t i = 0; i < REPORT_ROWS; i++) {
-        grid_addf(&grid, "  %s", rows[i].name);
+    for (size_t i = 0; i < LINES; i++) {
+        double predicted = rate_of(&stretch->predicted, i), achieved = rate_of(&stretch->achieved, i);
+        grid_addf(&grid, "  %s", lines[i].name);
         if (self->plan)
-            grid_add(&grid, report_cell(&rows[i], rows[i].predicted, cell));
-        grid_add(&grid, report_cell(&rows[i], rows[i].achieved, cell));
+            grid_add(&grid, cell_of(&lines[i], predicted, cell));
+        grid_add(&grid, cell_of(&lines[i], achieved, cell));
         if (self->plan)
-            grid_add(&grid, report_difference(&rows[i], cell));
+            grid_add(&grid, difference_of(&lines[i], predicted, achieved, cell));
     }
-    put_table(out, &grid);
+    grid_print(&grid, file);
+    fclose(file);
+    text_add(out, "%s", printed);
+    free(printed);
 }
 
 /* "waited: actors for credit 12%; learners for sample 3%, reduce 2%" */
@@ -199,53 +187,38 @@ static void put_stretches(struct text *out, const struct report *self)
     format_buffer from, seconds;
     for (uint32_t i = 0; i < self->n_stretches; i++) {
         const struct report_stretch *stretch = &self->stretches[i];
-        if (!(stretch->rates.seconds > 0))
-            continue;
         if (self->n_stretches > 1)
             text_add(out, "\n%u actor%s, %u learner%s, from %s on: %s%s", stretch->actors,
                      stretch->actors == 1 ? "" : "s", stretch->learners, stretch->learners == 1 ? "" : "s",
-                     format_seconds(from, stretch->from_s), format_seconds(seconds, stretch->rates.seconds),
+                     format_seconds(from, stretch->from_s), format_seconds(seconds, stretch->seconds),
                      stretch->settled ? "" : ", too short to leave out their beginning");
         text_add(out, "\n");
         put_rows(out, self, stretch);
-        put_waits(out, &stretch->rates.idle_by);
+        put_waits(out, &stretch->idle_by);
     }
 }
 
-/* With many hosts, only those that were lost or never there have a row: the page has all. */
+/* Names the hosts that were lost or never there: report.html has a table of all. */
 static void put_hosts(struct text *out, const struct status *last)
 {
-    static const char *const titles[] = {"host", ">actors", ">learners", ">cores used", "lost"};
-    struct grid grid;
+    uint32_t told = 0;
     format_buffer time;
-    uint32_t n = last->n_hosts, rows = 0;
-    if (!last->hosts || n < 2)
-        return;
-    grid_init(&grid, titles, sizeof titles / sizeof *titles);
-    for (uint32_t i = 0; i < n && rows < PRINT_MOST; i++) {
+    for (uint32_t i = 0; last->hosts && i < last->n_hosts && told < PRINT_MOST; i++) {
         const struct status_host *host = &last->hosts[i];
-        bool there = isfinite(host->mean_cpu);
         char clean[sizeof host->name];
-        if (n > PRINT_MOST && host->losses == 0 && there)
+        bool never = isnan(host->mean_cpu);
+        if (!never && !host->losses)
             continue;
-        grid_add(&grid, format_clean(clean, sizeof clean, host->name));
-        grid_addf(&grid, host->actors_wanted ? "%u" : "-", host->actors_wanted);
-        grid_addf(&grid, host->learners_wanted ? "%u" : "-", host->learners_wanted);
-        grid_addf(&grid, !there ? "-" : host->cores > 0 ? "%.1f of %.4g" : "%.1f", host->mean_cpu, host->cores);
-        if (host->losses)
-            grid_addf(&grid, "%u time%s, %s", host->losses, host->losses > 1 ? "s" : "",
-                      format_seconds(time, host->lost_s));
+        told++;
+        format_clean(clean, sizeof clean, host->name);
+        if (never)
+            text_add(out, "%s was never there\n", clean);
         else
-            grid_add(&grid, there ? "never" : "never there");
-        rows++;
+            text_add(out, "%s was lost %u time%s, for %s\n", clean, host->losses, host->losses > 1 ? "s" : "",
+                     format_seconds(time, host->lost_s));
     }
-    if (rows)
-        put_table(out, &grid);
-    else
-        grid_fini(&grid);
-    if (rows < n)
-        text_add(out, "%s%u %shosts: see the report\n", rows ? "and " : "", n - rows, rows ? "more " : "");
-    text_add(out, "\n");
+    if (told == PRINT_MOST)
+        text_add(out, "... see the report for all %u hosts\n", last->n_hosts);
 }
 
 /* ---- the last lines in the terminal ---- */
@@ -312,15 +285,16 @@ void report_text(struct text *out, const struct report *self, const char *folder
 
 /* ---- report.json: the last status, and what is known only at the end ---- */
 
-/* Writes a column of the table of predicted against achieved. */
-static void json_column(struct json *out, const char *name, const struct report_row rows[REPORT_ROWS], bool achieved)
-{
-    static const char *const keys[REPORT_ROWS] = {"inserts", "samples", "spi", "actor_idle", "learner_idle"};
-    json_begin(out, name, '{');
-    for (uint32_t i = 0; i < REPORT_ROWS; i++)
-        json_real(out, keys[i], achieved ? rows[i].achieved : rows[i].predicted);
-    json_close(out, '}');
-}
+static const struct json_row stretch_rows[] = {
+    JSON_ROW(struct report_stretch, actors),
+    JSON_ROW(struct report_stretch, learners),
+    JSON_ROW(struct report_stretch, from_s),
+    JSON_ROW(struct report_stretch, seconds),
+    JSON_ROW(struct report_stretch, settled),
+    JSON_OBJECT(struct report_stretch, predicted, rates_rows),
+    JSON_OBJECT(struct report_stretch, achieved, rates_rows),
+    {0},
+};
 
 static void json_causes(struct json *out, const char *name, const double shares[IDLE_CAUSES], bool known,
                         uint32_t causes)
@@ -328,61 +302,33 @@ static void json_causes(struct json *out, const char *name, const double shares[
     json_begin(out, name, '{');
     for (uint32_t i = 0; i < IDLE_CAUSES; i++)
         if (causes >> i & 1)
-            json_real(out, idle_names[i], known ? shares[i] : NAN);
+            json_real(out, idle_name(i), known ? shares[i] : NAN);
     json_close(out, '}');
 }
 
 static void json_stretches(struct json *out, const struct report *self)
 {
-    struct report_row rows[REPORT_ROWS];
     json_begin(out, "stretches", '[');
     for (uint32_t i = 0; i < self->n_stretches; i++) {
         const struct report_stretch *stretch = &self->stretches[i];
-        const struct report_steady *rates = &stretch->rates;
-        report_rows(self, stretch, rows);
         json_open(out, '{');
-        json_count(out, "actors", stretch->actors);
-        json_count(out, "learners", stretch->learners);
-        json_real(out, "from_s", stretch->from_s);
-        json_real(out, "seconds", rates->seconds);
-        json_flag(out, "settled", stretch->settled);
-        json_column(out, "predicted", rows, false);
-        json_column(out, "achieved", rows, true);
-        json_causes(out, "actor_idle_by", rates->idle_by.actor, isfinite(rates->actor_idle), IDLE_OF_ACTOR);
-        json_causes(out, "learner_idle_by", rates->idle_by.learner, isfinite(rates->learner_idle), IDLE_OF_LEARNER);
+        json_map_write(out, stretch_rows, stretch);
+        json_causes(out, "actor_idle_by", stretch->idle_by.actor, isfinite(stretch->achieved.actor_idle),
+                    IDLE_OF_ACTOR);
+        json_causes(out, "learner_idle_by", stretch->idle_by.learner, isfinite(stretch->achieved.learner_idle),
+                    IDLE_OF_LEARNER);
         json_close(out, '}');
     }
     json_close(out, ']');
 }
 
-/* null: there is no best.weights. */
-static void json_best(struct json *out, const struct best *best)
-{
-    json_key(out, "best_weights");
-    if (!best) {
-        json_null(out);
-        return;
-    }
-    json_open(out, '{');
-    json_real(out, "return", best->value);
-    json_count(out, "episodes", best->episodes);
-    json_count(out, "environment_steps", best->environment_steps);
-    json_count(out, "learner_steps", best->learner_steps);
-    json_close(out, '}');
-}
-
-static void json_events(struct json *out, const struct report_data *data)
-{
-    json_count(out, "lost_events", data->lost_events);
-    json_begin(out, "events", '[');
-    for (uint32_t i = 0; i < data->n_events; i++) {
-        json_open(out, '{');
-        json_real(out, "elapsed_s", data->events[i].elapsed_s);
-        json_text(out, "event", data->events[i].text);
-        json_close(out, '}');
-    }
-    json_close(out, ']');
-}
+static const struct json_row best_rows[] = {
+    JSON_ROW_AS("return", struct best, value, NAN),
+    JSON_ROW(struct best, episodes),
+    JSON_ROW(struct best, environment_steps),
+    JSON_ROW(struct best, learner_steps),
+    {0},
+};
 
 /* Names the files that exist, for links. */
 static void json_files(struct json *out, const char *folder)
@@ -400,9 +346,10 @@ static void json_files(struct json *out, const char *folder)
 
 static char *report_json(const struct report *self, const char *status, const char *folder)
 {
-    struct report_data *data = read_data(folder);
+    struct report_data data;
     struct json json = {0};
     struct text summary = {0};
+    read_data(folder, &data);
     put_head(&summary, self);
     json_open(&json, '{');
     json_text(&json, "summary", text_get(&summary));
@@ -411,18 +358,27 @@ static char *report_json(const struct report *self, const char *status, const ch
     json_real(&json, "final_value", self->final_value);
     json_count(&json, "final_episodes", self->final_episodes);
     json_text(&json, "final_weights", self->final_weights);
-    json_best(&json, self->best);
-    json_real(&json, "peak_memory", data->peak_memory);
-    json_real(&json, "peak_cpu", data->peak_cpu);
+    json_key(&json, "best_weights");
+    if (self->best) {
+        json_open(&json, '{');
+        json_map_write(&json, best_rows, self->best);
+        json_close(&json, '}');
+    } else {
+        json_null(&json);
+    }
+    json_real(&json, "peak_memory", data.peak_memory);
+    json_real(&json, "peak_cpu", data.peak_cpu);
     json_stretches(&json, self);
-    json_events(&json, data);
+    json_key(&json, "events");
+    char *events = json_need(&data.events);
+    json_raw(&json, events);
+    free(events);
     json_files(&json, folder);
     char *plan = self->plan && self->plan_input ? plan_to_json(self->plan, self->plan_input) : NULL;
     json_key(&json, "plan");
     json_raw(&json, plan ? plan : "null");
     json_close(&json, '}');
     free(plan);
-    free(data);
     text_fini(&summary);
     char *own = json_need(&json), *whole = need_print("%.*s, %s", (int)strlen(status) - 1, status, own + 1);
     free(own);

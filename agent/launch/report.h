@@ -7,21 +7,20 @@
 #include "agent/launch/process/status.h"
 #include "agent/run/best.h"
 
-/* Rates over a part of a run. */
-struct report_steady {
-    double seconds; /* 0: no such part */
-    double inserts, samples, spi;
-    double actor_idle, learner_idle; /* NAN: not known */
-    struct idle_shares idle_by;
+/* What is compared: shares are 0 to 1; NAN: not known. */
+struct report_rates {
+    double inserts, samples, spi; /* per second; samples per insert */
+    double actor_idle, learner_idle;
 };
 
 /* A part of a run in which the number of processes was the same. */
 struct report_stretch {
     uint32_t actors, learners;
-    double from_s; /* since the start of the run */
-    /* The beginning is left out: items are sampled, and the reports cover these counts. False: it was too short. */
-    bool settled;
-    struct report_steady rates;
+    double from_s, seconds; /* since the start of the run; that count */
+    bool
+        settled; /* The beginning is left out: items are sampled, and the reports cover these counts. False: it was too short. */
+    struct report_rates predicted, achieved;
+    struct idle_shares idle_by; /* achieved, by cause */
 };
 #define REPORT_STRETCHES 16u
 
@@ -38,6 +37,9 @@ struct report {
     uint32_t legs;             /* 1; more after resumes */
     const char *command;       /* the command line that repeats the run: "replay-launch config.yaml --set ..." */
 };
+
+/* Fills in what the plan predicts for the counts of each stretch. */
+void report_predict(struct report *self);
 
 #define REPORT_TEXT "report.txt"
 /* Writes report.json, report.html and report.txt into the run's folder. */

@@ -47,13 +47,12 @@ static struct supervisor_limits limits_of(const struct run *self)
 
 static rp_status start_process(struct run *self, struct member *member, int64_t now_ns, rp_error *err)
 {
-    char log[FOLDER_SIZE + 64];
+    char logs[FOLDER_SIZE + 16];
     struct command_context context;
     self->context.actors = self->actors_wanted;
-    struct process_place *place = run_go_there(self, member, &context);
-    snprintf(log, sizeof log, "%s/logs/%s.log", self->options->home.folder, member->name);
-    const struct process_options options = {.name = member->name, .log = log, .place = place};
-    rp_status status = command_start(&context, member->role, member->index, &options, &member->process, now_ns, err);
+    run_go_there(self, member, &context);
+    run_folder_path(logs, sizeof logs, self->options->home.folder, "logs");
+    rp_status status = command_start(&context, member->role, member->index, logs, &member->process, now_ns, err);
     member->hang = (struct hang){0};
     member->usage_ns = member->cpu_ns = 0;
     return status;
@@ -64,7 +63,7 @@ static void give_up(struct run *self, const struct member *member)
     char text[SUPERVISOR_TAIL + 512], quoted[SUPERVISOR_TAIL + 1024];
     supervisor_explain(&member->supervised, member->name, text, sizeof text);
     log_line(LEVEL_ERROR, "A0404", "launch", "text=%s", log_quote(quoted, sizeof quoted, text));
-    run_stop(self, RUN_FAILED, false, "%s", text);
+    run_stop(self, PHASE_FAILED, false, "%s", text);
 }
 
 static void start(struct run *self, struct member *member)
@@ -80,7 +79,7 @@ static void start(struct run *self, struct member *member)
             log_line(LEVEL_INFO, "A0402", "started", "process=%s pid=%d", member->name, (int)member->process.pid);
         else
             log_line(LEVEL_INFO, "A0402", "started", "process=%s host=%s", member->name,
-                     host_pool_name(self->hosts.pool, member->at));
+                     host_pool_info(self->hosts.pool, member->at)->name);
         return;
     }
     const struct supervisor_limits limits = limits_of(self);
@@ -98,10 +97,7 @@ static struct member *add(struct run *self, enum role role, uint32_t index)
     member->role = role;
     member->index = index;
     member->host = member->at = member->state_at = RUN_NO_HOST;
-    if (role == ROLE_BROKER)
-        snprintf(member->name, sizeof member->name, "broker");
-    else
-        snprintf(member->name, sizeof member->name, "%s-%u", role_names[role], index);
+    command_name(role, index, member->name);
     self->members[self->n_members++] = member;
     return member;
 }
@@ -227,8 +223,8 @@ static void check_done(struct run *self)
         if (!run_is_custom(self, role) || run_wanted(self, role) > 0 || run_running(self, role) > 0)
             continue;
         if (role == ROLE_ACTOR && self->seen.inserts == 0)
-            run_stop(self, RUN_FAILED, false, "the actors have ended with status 0, but none has inserted anything");
-        run_stop(self, RUN_DONE, false, "the %ss have ended", role_names[role]);
+            run_stop(self, PHASE_FAILED, false, "the actors have ended with status 0, but none has inserted anything");
+        run_stop(self, PHASE_DONE, false, "the %ss have ended", role_names[role]);
     }
 }
 
@@ -347,8 +343,7 @@ static void tend_guard(struct run *self)
             self->options->home.guard->pipe >= 0 ? "there is another one" : "another one could not be started");
     for (uint32_t i = 0; i < self->n_members; i++)
         process_guard(&self->members[i]->process);
-    if (self->hosts.pool)
-        host_pool_guard(self->hosts.pool);
+    host_pool_guard(self->hosts.pool);
 }
 
 /* Since when a process that was asked to end keeps the run waiting. One that has ended on its host waits for its files. */
@@ -409,8 +404,7 @@ static void set_actors(struct run *self, uint32_t count, int64_t now_ns)
     uint32_t before = self->actors_wanted;
     self->actors_wanted = count;
     self->hosts.counted = false;
-    if (self->hosts.pool)
-        host_pool_want(self->hosts.pool, count);
+    host_pool_want(self->hosts.pool, count);
     run_stretch_begin(self, count);
     ask_role(self, ROLE_ACTOR, count, now_ns);
     for (uint32_t i = before; i < count; i++)
@@ -507,22 +501,14 @@ static void open_observer(struct run *self, int64_t now_ns)
     rp_error err = {0};
     if (run_running(self, ROLE_BROKER) > 0 && endpoints_read(self->endpoints_file, &self->endpoints, &err) == RP_OK) {
         self->context.endpoints = &self->endpoints; /* a restarted broker listens at the same endpoints */
-        char key[1100];
-        const struct observe_options options = {.service = self->endpoints.service,
-                                                .table = self->config->adder.table,
-                                                .folder = self->options->home.folder,
-                                                .every_ns = self->config->report.every_ns,
-                                                .foreign_actors = self->config->actors.command.count > 0,
-                                                .key_file =
-                                                    run_keys_file(self->options->home.keys, "admin", key, sizeof key),
-                                                .connect_ms = RUN_POLL_MS};
-        self->observer = observer_new(&options, &err);
+        self->observer =
+            observer_new(&self->context, self->endpoints.service, self->config->report.every_ns, RUN_POLL_MS, &err);
         if (self->observer && !forget(self))
             observer_destroy(&self->observer);
     }
     int64_t ready_ns = config_folder(&self->config->broker) ? LOADED_NS : READY_NS;
     if (!self->observer && now_ns - self->start_ns > ready_ns)
-        run_stop(self, RUN_FAILED, false, "the broker was not ready within %d s%s%.300s: see logs/broker.log",
+        run_stop(self, PHASE_FAILED, false, "the broker was not ready within %d s%s%.300s: see logs/broker.log",
                  (int)(ready_ns / NS_PER_S), err.text[0] ? ": " : "", err.text);
 }
 
@@ -559,7 +545,7 @@ static void heed_interrupts(struct run *self)
     self->interrupts_seen = interrupts->asked;
     self->patient = false; /* the run is stopping already and takes too long */
     self->hurried |= self->phase >= PHASE_STOPPING;
-    run_stop(self, RUN_STOPPED, false, "%s", stop_asker(self->options->home.folder, interrupts, who, sizeof who));
+    run_stop(self, PHASE_STOPPED, false, "%s", stop_asker(self->options->home.folder, interrupts, who, sizeof who));
     if (interrupts->asked < 2)
         return;
     run_say(self, LEVEL_WARN, "A0409", "asked twice: all processes are killed");
@@ -576,17 +562,18 @@ static void check_ends(struct run *self, const struct status *status)
     /* Checked first: a run that reaches its goal with the last step has reached it. */
     if (self->n_values > 0 && status->value >= stop->value) {
         self->reached = true;
-        run_stop(self, RUN_DONE, false, "an evaluation gave %.6g, and stop.value is %.6g", status->value, stop->value);
+        run_stop(self, PHASE_DONE, false, "an evaluation gave %.6g, and stop.value is %.6g", status->value,
+                 stop->value);
     } else if (stop->steps > 0 && claimed >= (uint64_t)stop->steps) {
-        run_stop(self, RUN_DONE, true, "%llu environment steps were taken", (unsigned long long)stop->steps);
+        run_stop(self, PHASE_DONE, true, "%llu environment steps were taken", (unsigned long long)stop->steps);
     } else if (stop->learner_steps > 0 && status->learner_steps >= (uint64_t)stop->learner_steps) {
-        run_stop(self, RUN_DONE, false, "%llu learner steps were made", (unsigned long long)stop->learner_steps);
+        run_stop(self, PHASE_DONE, false, "%llu learner steps were made", (unsigned long long)stop->learner_steps);
     } else if (run_time_to_end(self) && !self->learners_started && run_had_time(self)) {
-        run_stop(self, RUN_FAILED, false,
+        run_stop(self, PHASE_FAILED, false,
                  "stop.time of %.6g s is reached, and the broker was never ready: see logs/broker.log",
                  status->stop_time_s);
     } else if (run_time_to_end(self)) {
-        run_stop(self, RUN_DONE, false, "stop.time of %.6g s is reached", status->stop_time_s);
+        run_stop(self, PHASE_DONE, false, "stop.time of %.6g s is reached", status->stop_time_s);
     }
 }
 
@@ -610,11 +597,10 @@ static void watch_progress(struct run *self, const struct observation *before, i
     if (self->stall_said || self->phase >= PHASE_STOPPING || !stalls(self, now_ns))
         return;
     self->stall_said = true;
-    const char *why = seen->waiting_samplers > 0  ? seen->samples_wait
-                      : seen->waiting_inserts > 0 ? seen->inserts_wait
-                                                  : "no process waits in the broker, so one may hang";
-    run_say(self, LEVEL_WARN, "A0417", "nothing was inserted, sampled or learned for %.0f s: %s",
-            (double)self->config->launch.hang_ns * 1e-9, seen->broker ? why : "the broker does not answer");
+    struct why why;
+    observer_why(self->observer, NULL, &why);
+    run_say(self, LEVEL_WARN, "A0417", "nothing was inserted, sampled or learned for %.0f s. %s",
+            (double)self->config->launch.hang_ns * 1e-9, why.text);
 }
 
 /* Without a broker no process can finish, and without learners an actor that the limiter holds back cannot. */
@@ -682,7 +668,7 @@ void run_heed_limit(struct run *self, int64_t now_ns)
 {
     const struct run_limit *limit = self->options->limit;
     /* Whoever asks to stop after the warning wants the run to end. */
-    if (!limit || self->outcome != RUN_STOPPED || self->options->interrupts->last != SIGUSR1)
+    if (!limit || self->outcome != PHASE_STOPPED || self->options->interrupts->last != SIGUSR1)
         return;
     if (self->limit_ns == 0)
         self->limit_ns = now_ns + limit->after_ns;
@@ -955,8 +941,7 @@ static void loop(struct run *self)
 {
     run_member(self, ROLE_BROKER, 0);
     for (;;) {
-        bool busy = self->hosts.pool && host_pool_busy(self->hosts.pool);
-        interrupts_wait(self->options->interrupts, busy ? RUN_BUSY_MS : RUN_TICK_MS);
+        interrupts_wait(self->options->interrupts, host_pool_busy(self->hosts.pool) ? RUN_BUSY_MS : RUN_TICK_MS);
         int64_t now_ns = clock_now(&self->clock);
         heed_interrupts(self);
         run_tend(self, now_ns);
@@ -1028,7 +1013,7 @@ static void measure_last(struct run *self)
     char weights[FOLDER_SIZE + 32];
     run_folder_path(weights, sizeof weights, self->options->home.folder, LEARNER_STATE_FILE);
     /* A user's own learner may save nothing. */
-    if (self->config->evaluator.episodes == 0 || self->outcome != RUN_DONE || self->interrupts_seen > 0 ||
+    if (self->config->evaluator.episodes == 0 || self->outcome != PHASE_DONE || self->interrupts_seen > 0 ||
         access(weights, R_OK) != 0)
         return;
     self->final.episodes = (uint64_t)self->config->evaluator.episodes;
@@ -1091,9 +1076,7 @@ static void finish(struct run *self, rp_error *err)
     struct status status;
     rp_error problem = {0};
     conclude(self);
-    static const enum phase phases[] = {
-        [RUN_DONE] = PHASE_DONE, [RUN_STOPPED] = PHASE_STOPPED, [RUN_FAILED] = PHASE_FAILED};
-    self->phase = phases[self->outcome];
+    self->phase = self->outcome;
     run_status(self, &status);
     run_save(self, &status);
     screen_show(*options->screen, &status);
@@ -1107,6 +1090,7 @@ static void finish(struct run *self, rp_error *err)
                             .legs = options->before ? options->before->legs + 1 : 1,
                             .command = options->command};
     report.n_stretches = run_stretches(self, report.stretches);
+    report_predict(&report);
     if (report_write(&report, options->home.folder, &problem) != RP_OK)
         run_say(self, LEVEL_ERROR, "A0412", "the report could not be written: %s", problem.text);
     screen_destroy(options->screen);
@@ -1114,7 +1098,7 @@ static void finish(struct run *self, rp_error *err)
     report_text(&text, &report, options->home.folder);
     fputs(options->print_report ? text_get(&text) : "", stdout);
     text_fini(&text);
-    if (self->outcome == RUN_FAILED) {
+    if (self->outcome == PHASE_FAILED) {
         fflush(stdout);
         fprintf(stderr, "replay-launch: %s\n", self->cause);
         err_set(err, RP_INTERNAL, "%s", self->reason);
@@ -1158,7 +1142,7 @@ static rp_status open_run(struct run *self, rp_error *err)
     return RP_OK;
 }
 
-enum run_outcome run_do(const struct run_options *options, rp_error *err)
+enum phase run_do(const struct run_options *options, rp_error *err)
 {
     struct run self = {
         .options = options,
@@ -1185,7 +1169,7 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         observer_destroy(&self.observer);
         finish(&self, err);
     } else {
-        self.outcome = RUN_FAILED;
+        self.outcome = PHASE_FAILED;
         fprintf(stderr, "replay-launch: %s\n", err->text);
     }
     for (uint32_t i = 0; i < self.n_members; i++)

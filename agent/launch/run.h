@@ -11,12 +11,6 @@
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/screen.h"
 
-enum run_outcome {
-    RUN_DONE,    /* a stop condition was met */
-    RUN_STOPPED, /* the user asked for the end */
-    RUN_FAILED,
-};
-
 /* What to do when a scheduler's time limit comes before the run has saved everything. */
 struct run_limit {
     int64_t after_ns;           /* since the warning (SIGUSR1) */
@@ -30,7 +24,7 @@ struct run_options {
     const struct plan *plan; /* may be NULL; then plan_input is NULL too */
     const struct plan_input *plan_input;
     const struct folder_state *before; /* state of the earlier legs; NULL: a new run */
-    struct host_pool *hosts;           /* may be NULL: this machine alone */
+    struct host_pool *hosts;
     struct interrupts *interrupts;
     const struct run_limit *limit; /* may be NULL: no time limit but stop.time */
     struct screen **screen;        /* destroyed before the report is printed */
@@ -38,8 +32,9 @@ struct run_options {
     bool auto_actors; /* the number of actors may change */
 };
 
-/* Blocks until the run has ended and its report is written. After RUN_FAILED, err has the cause; it was printed. */
-enum run_outcome run_do(const struct run_options *options, rp_error *err);
+/* Blocks until the run has ended and its report is written. Returns PHASE_DONE (a stop condition was met), PHASE_STOPPED (the user asked
+ * for the end) or PHASE_FAILED: then err has the cause; it was printed. */
+enum phase run_do(const struct run_options *options, rp_error *err);
 
 /* ---- for tests ---- */
 

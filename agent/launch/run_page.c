@@ -18,6 +18,7 @@
 #include "agent/launch/report.h"
 #include "agent/launch/runs.h"
 #include "agent/launch/series.h"
+#include "agent/launch/watch.h"
 #include "agent/run/recording.h"
 #include "agent/view/page.h"
 #include "proto/base/error.h"
@@ -63,8 +64,7 @@ static void find_broker(void *ctx, struct page_door *out)
     const struct run_view *self = ctx;
     struct folder_state state;
     char path[FOLDER_SIZE + 32];
-    bool here = self->folder[0] && run_folder_locked(self->folder) &&
-                run_folder_read_state(self->folder, &state, NULL) == RP_OK && !run_folder_is_elsewhere(&state);
+    bool here = self->folder[0] && run_folder_works_here(self->folder, &state);
     snprintf(out->service, sizeof out->service, "%s", self->service[0] ? self->service : here ? state.service : "");
     const char *key = self->key_file;
     if (!key[0] && self->folder[0] &&
@@ -82,63 +82,45 @@ static bool has_keys(const char *folder)
 
 /* ---- the run ---- */
 
-/* Name of the machine where the launcher works, if it is another one. */
-static void find_node(const struct run_view *self, char out[FOLDER_NODE])
-{
-    struct folder_state state;
-    out[0] = '\0';
-    if (self->folder[0] && !self->service[0] && run_folder_read_state(self->folder, &state, NULL) == RP_OK &&
-        run_folder_is_elsewhere(&state))
-        memcpy(out, state.node, FOLDER_NODE);
-}
-
-static void say(struct page_run *out, const char *level, const char *text, const char *more)
-{
-    out->level = level;
-    snprintf(out->why.text, sizeof out->why.text, "%s%s", text, more);
-}
-
-/* Sentences that are not the broker's. status is NULL if there is none. */
-static void run_page_explain(const struct run_view *self, const struct status *status, struct page_run *out)
-{
-    char ended[400];
-    if (!self->folder[0])
-        return;
-    if (!out->alive) {
-        snprintf(ended, sizeof ended, "The run has ended without a report.");
-        if (status)
-            report_ended(status, status->value, ended, sizeof ended);
-        say(out, status && status->phase == PHASE_FAILED ? "bad" : "good", ended, "");
-    } else if (!status) {
-        say(out, "good", "The run is being prepared: replay-launch measures how many processes to begin with.", "");
-        out->if_silent = true;
-    } else if (out->node[0]) {
-        snprintf(ended, sizeof ended, "%s: this page shows what its folder says.", out->node);
-        say(out, "good", "The run goes on on ", ended);
-    }
-}
-
 /* Locks do not reach from one machine to another on all file systems. */
 static void look_at_run(void *ctx, struct page_run *out)
 {
     const struct run_view *self = ctx;
-    struct status_copy copy;
-    out->status = self->folder[0] ? run_folder_read(self->folder, FOLDER_STATUS) : NULL;
-    bool known = out->status && status_from_json(out->status, &copy);
-    if (!known) {
+    struct folder_state state;
+    struct status copy = {0};
+    if (!self->folder[0])
+        return;
+    out->status = run_folder_read(self->folder, FOLDER_STATUS);
+    out->has_facts = out->status && status_from_json(out->status, &copy);
+    if (!out->has_facts) {
         free(out->status);
         out->status = NULL;
     }
-    find_node(self, out->node);
-    bool signs = out->node[0] && known && copy.status.phase < PHASE_DONE && run_folder_is_fresh(self->folder);
-    out->alive = self->folder[0] && !atomic_load(&self->ended) && (signs || run_folder_locked(self->folder));
-    out->folder_only = self->folder[0] && (!out->alive || out->node[0]);
-    out->has_facts = known;
-    if (known)
-        out->facts = status_facts(&copy.status);
-    run_page_explain(self, known ? &copy.status : NULL, out);
-    if (known)
-        status_copy_fini(&copy);
+    if (run_folder_read_state(self->folder, &state, NULL) == RP_OK && run_folder_is_elsewhere(&state))
+        memcpy(out->node, state.node, FOLDER_NODE);
+    bool signs = out->node[0] && out->has_facts && copy.phase < PHASE_DONE && run_folder_is_fresh(self->folder);
+    out->alive = !atomic_load(&self->ended) && (signs || run_folder_locked(self->folder));
+    out->folder_only = !out->alive || out->node[0];
+    /* Sentences that are not the broker's. */
+    struct why *why = &out->why;
+    out->level = out->alive && out->has_facts && !out->node[0] ? NULL : "good";
+    if (!out->alive && out->has_facts) {
+        report_ended(&copy, copy.value, why->text, sizeof why->text);
+        out->level = copy.phase == PHASE_FAILED ? "bad" : "good";
+    } else if (!out->alive) {
+        snprintf(why->text, sizeof why->text, "The run has ended without a report.");
+    } else if (!out->has_facts) {
+        snprintf(why->text, sizeof why->text,
+                 "The run is being prepared: replay-launch measures how many processes to begin with.");
+        out->if_silent = true;
+    } else if (out->node[0]) {
+        snprintf(why->text, sizeof why->text, "The run goes on on %s: this page shows what its folder says.",
+                 out->node);
+    }
+    if (!out->has_facts)
+        return;
+    out->facts = status_facts(&copy);
+    status_fini(&copy);
 }
 
 /* Ends the run, whoever works on it. */
@@ -323,17 +305,15 @@ static void run_get_run(void *ctx, const struct http_request *request, struct ht
 static void run_get_metrics(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     const struct run_view *self = ctx;
-    struct status_copy copy;
+    struct status copy;
     (void)request;
-    char *text = run_folder_read(self->folder, FOLDER_STATUS);
     reply->type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    if (text && status_from_json(text, &copy)) {
-        status_metrics(&reply->text, &copy.status);
-        status_copy_fini(&copy);
+    if (watch_status(self->folder, &copy)) {
+        status_metrics(&reply->text, &copy);
+        status_fini(&copy);
     } else {
         text_add(&reply->text, "# EOF\n"); /* a run that has just begun */
     }
-    free(text);
 }
 
 /* ---- the list of all runs, which is what a shared page shows at its root ---- */
@@ -382,24 +362,17 @@ static const struct http_route home_routes[] = {
 };
 
 static struct run_view *view_new(struct run_server *server, const char *folder, const char *service,
-                                 const char *key_file, rp_error *err)
+                                 const char *key_file)
 {
     struct run_view *self = need_alloc(sizeof *self);
     snprintf(self->folder, sizeof self->folder, "%s", folder);
     self->service = service;
     self->key_file = key_file;
     self->server = server;
-    const struct page_host host = {.ctx = self,
-                                   .find = find_broker,
-                                   .look = look_at_run,
-                                   .what = "run",
-                                   .stop = folder[0] ? stop_run : NULL,
-                                   .stop_ctx = self};
-    self->page = page_new(&host, err);
-    if (self->page)
-        return self;
-    free(self);
-    return NULL;
+    const struct page_host host = {
+        .ctx = self, .find = find_broker, .look = look_at_run, .what = "run", .stop = folder[0] ? stop_run : NULL};
+    self->page = page_new(&host);
+    return self;
 }
 
 static void give_parts(struct run_view *view, struct http_part out[2])
@@ -417,7 +390,8 @@ static struct run_view *find_view(struct run_server *self, const char *folder)
     struct run_view *view = self->views;
     while (view && strcmp(view->folder, folder) != 0)
         view = view->next;
-    if (!view && self->n_views < VIEWS_MOST && (view = view_new(self, folder, "", "", NULL))) {
+    if (!view && self->n_views < VIEWS_MOST) {
+        view = view_new(self, folder, "", "");
         view->next = self->views;
         self->views = view;
         self->n_views++;
@@ -518,10 +492,7 @@ static rp_status open_server(struct run_page *page, const struct run_page_option
         self->own = find_view(self, folder);
     else if (!self->shared)
         self->own = self->views = view_new(self, folder, options->service ? options->service : "",
-                                           options->key_file ? options->key_file : "", err);
-    page->own = self->own;
-    if (!self->own && (folder[0] || !self->shared))
-        return err_set(err, RP_RESOURCE_EXHAUSTED, "no thread for the page");
+                                           options->key_file ? options->key_file : "");
     RP_TRY(self->shared ? start_shared(self, err) : serve(self, err));
     snprintf(page->address, sizeof page->address, "http://%s/%s",
              self->http ? http_address(self->http) : options->address, place);
@@ -547,7 +518,7 @@ bool run_page_is_elsewhere(const struct run_page *self)
 
 char *run_page_state(struct run_page *self)
 {
-    return page_watch_state(self->own->page);
+    return page_state(self->server->own->page);
 }
 
 static void stop_keeper(struct run_server *self)
@@ -566,7 +537,7 @@ void run_page_end(struct run_page *self)
     if (!self)
         return;
     stop_keeper(self->server);
-    struct run_view *own = self->own;
+    struct run_view *own = self->server->own;
     if (!self->server->http || !own || !page_is_watched(own->page))
         return;
     atomic_store(&own->ended, true);

@@ -23,7 +23,6 @@ struct run_page {
     char address[96 + FOLDER_SIZE]; /* "http://127.0.0.1:7650/1/cartpole/" */
     char url[192 + FOLDER_SIZE];    /* the same with the token: whoever has it may also change things */
     struct run_server *server;
-    struct run_view *own; /* of options.folder; NULL: none */
 };
 
 /* Serves; or, if another process of this user serves the page of all runs, takes over when it ends. RP_UNAVAILABLE: the address is

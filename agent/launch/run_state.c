@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "agent/launch/plan/profile.h"
-#include "agent/launch/process/machine.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
@@ -52,7 +51,7 @@ void run_say(struct run *self, enum log_level level, const char *id, const char 
 }
 
 /* run_finish prints why a run failed, as the very last lines, so it is not printed here. */
-void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...)
+void run_stop(struct run *self, enum phase outcome, bool patient, const char *format, ...)
 {
     char text[SUPERVISOR_TAIL + 512], line[SUPERVISOR_TAIL + 576];
     if (self->phase >= PHASE_STOPPING)
@@ -65,7 +64,7 @@ void run_stop(struct run *self, enum run_outcome outcome, bool patient, const ch
     self->phase = PHASE_STOPPING;
     self->outcome = outcome;
     self->patient = patient;
-    bool failed = outcome == RUN_FAILED;
+    bool failed = outcome == PHASE_FAILED;
     if (failed)
         snprintf(self->cause, sizeof self->cause, "%s", text);
     snprintf(line, sizeof line, "stopping: %s", text);
@@ -141,31 +140,12 @@ bool run_time_to_end(const struct run *self)
 /* How long a host may take to say that killed processes have ended. */
 #define SILENT_NS (2 * NS_PER_S)
 
+static const struct host_info *info_at(const struct run *self, uint32_t index)
+{
+    return host_pool_info(self->hosts.pool, index);
+}
+
 /* ---- which host each process is on ---- */
-
-/* What one actor did on a host of this name. */
-static struct plan_unit actor_on(const struct plan_input *input, const char *name)
-{
-    for (uint32_t i = 0; input && i < input->n_hosts; i++)
-        if (strcmp(input->hosts[i].name, name) == 0 && input->hosts[i].kind < input->n_hosts)
-            return input->hosts[input->hosts[i].kind].actor;
-    return (struct plan_unit){0};
-}
-
-/* Hosts that have not come yet, or are gone, take nothing. */
-static void fill_host(const struct run *self, uint32_t index, struct plan_host *out)
-{
-    const struct run_hosts *hosts = &self->hosts;
-    const struct run_site *site = &hosts->sites[index];
-    const char *name = host_pool_name(hosts->pool, index);
-    *out = (struct plan_host){.kind = index,
-                              .cores = host_pool_cores(hosts->pool, index),
-                              .memory = host_pool_memory(hosts->pool, index),
-                              .actors = site->in && host_pool_takes(hosts->pool, index, ROLE_ACTOR),
-                              .learners =
-                                  site->in && !site->evacuated && host_pool_takes(hosts->pool, index, ROLE_LEARNER)};
-    out->actor = actor_on(self->options->plan_input, name);
-}
 
 /* A scheduler's machine has as many processors as actors were asked for: more actors wait for more machines. */
 static uint32_t most_at(const struct run *self, uint32_t index)
@@ -179,13 +159,15 @@ static void count_up(struct run *self)
 {
     struct run_hosts *hosts = &self->hosts;
     struct plan_input input = self->options->plan_input ? *self->options->plan_input : (struct plan_input){0};
-    uint32_t n = hosts->n, actor_hosts = 0, learner_hosts = 0;
+    uint32_t n = hosts->n, actor_hosts = 0, learner_hosts = 0, known;
     uint32_t *numbers = need_alloc(2 * (size_t)n * sizeof *numbers);
-    input.hosts = need_alloc(n * sizeof *input.hosts);
+    input.hosts = profile_hosts(hosts->pool, &input, &known); /* the run may not have taken in the last ones yet */
     input.n_hosts = n;
     hosts->counted = true;
-    for (uint32_t i = 0; i < n; i++) {
-        fill_host(self, i, &input.hosts[i]);
+    for (uint32_t i = 0; i < n; i++) { /* hosts that have not come yet, or are gone, take nothing */
+        const struct run_site *site = &hosts->sites[i];
+        input.hosts[i].actors = site->in && host_pool_takes(hosts->pool, i, ROLE_ACTOR);
+        input.hosts[i].learners = site->in && !site->evacuated && host_pool_takes(hosts->pool, i, ROLE_LEARNER);
         actor_hosts += input.hosts[i].actors;
         learner_hosts += input.hosts[i].learners;
     }
@@ -231,7 +213,7 @@ static uint32_t free_host(const struct run *self, enum role role)
 /* Everything is here. Not so if other machines are still to come: actors wait for them. */
 static bool all_at_home(const struct run *self)
 {
-    return !self->hosts.pool || !run_config_is_spread(self->config);
+    return !run_config_is_spread(self->config);
 }
 
 void run_place(struct run *self, struct member *member)
@@ -298,8 +280,7 @@ void run_place_again(struct run *self, int64_t now_ns)
 
 bool run_host_ready(const struct run *self, const struct member *member)
 {
-    return member->host != RUN_NO_HOST &&
-           (member->host == HOST_POOL_HOME || host_pool_ready(self->hosts.pool, member->host));
+    return member->host != RUN_NO_HOST && host_pool_ready(self->hosts.pool, member->host);
 }
 
 /* Sends what a learner has saved, unless this connection has seen it already: what is there then is newer. */
@@ -327,30 +308,15 @@ static void send_state(struct run *self, struct member *member)
         closedir(list);
 }
 
-struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out)
+void run_go_there(struct run *self, struct member *member, struct command_context *out)
 {
     member->at = member->host;
-    *out = self->context;
-    if (member->host == HOST_POOL_HOME)
-        return NULL;
     host_pool_context(self->hosts.pool, member->host, &self->context, out);
-    if (member->role == ROLE_LEARNER)
+    if (member->role == ROLE_LEARNER && member->host != HOST_POOL_HOME)
         send_state(self, member);
-    return host_place(host_pool_at(self->hosts.pool, member->host));
 }
 
 /* ---- news ---- */
-
-/* Keeps the newest reason of a loss: while the host is tried again, it has none. */
-static void keep_reason(struct run *self, uint32_t index)
-{
-    const char *reason = host_info(host_pool_at(self->hosts.pool, index))->reason;
-    struct run_site *site = &self->hosts.sites[index];
-    size_t size = strlen(reason);
-    size -= size > 0 && reason[size - 1] == '.'; /* ssh ends some of its sentences with a full stop; ours go on */
-    if (size > 0)
-        snprintf(site->reason, sizeof site->reason, "%.*s", (int)size, reason);
-}
 
 static const char *processes(uint32_t n, char *out, size_t size)
 {
@@ -361,7 +327,7 @@ static const char *processes(uint32_t n, char *out, size_t size)
 static void host_came(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
-    const char *name = host_pool_name(self->hosts.pool, index);
+    const char *name = info_at(self, index)->name;
     char text[32];
     bool again = site->in, moved = site->evacuated;
     site->in = true;
@@ -377,14 +343,14 @@ static void host_came(struct run *self, uint32_t index, int64_t now_ns)
 static void host_went(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
-    bool absent = host_info(host_pool_at(self->hosts.pool, index))->state == HOST_ABSENT;
+    bool absent = info_at(self, index)->state == HOST_ABSENT;
     uint32_t members = placed_at(self, ROLES, index);
     char text[32];
     site->lost_ns = now_ns;
     site->losses++;
     if (self->phase < PHASE_STOPPING && !absent)
-        run_say(self, LEVEL_WARN, "A0431", "%s is lost: %s; its %s %s for it", host_pool_name(self->hosts.pool, index),
-                site->reason, processes(members, text, sizeof text), members == 1 ? "waits" : "wait");
+        run_say(self, LEVEL_WARN, "A0431", "%s is lost: %s; its %s %s for it", info_at(self, index)->name,
+                info_at(self, index)->reason, processes(members, text, sizeof text), members == 1 ? "waits" : "wait");
 }
 
 /* A source has taken the host away, perhaps some time after its connection broke: others may take over its processes. */
@@ -392,12 +358,12 @@ static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
     char text[32];
-    if (!site->in || host_info(host_pool_at(self->hosts.pool, index))->state != HOST_ABSENT)
+    if (!site->in || info_at(self, index)->state != HOST_ABSENT)
         return;
     site->in = false;
     if (self->phase >= PHASE_STOPPING)
         return;
-    run_say(self, LEVEL_WARN, "A0431", "%s is %s, and %s with it", host_pool_name(self->hosts.pool, index),
+    run_say(self, LEVEL_WARN, "A0431", "%s is %s, and %s with it", info_at(self, index)->name,
             host_pool_dropped(self->hosts.pool, index) ? "dropped, since its key was revoked" : "gone",
             processes(placed_at(self, ROLES, index), text, sizeof text));
     run_place_again(self, now_ns);
@@ -407,19 +373,20 @@ static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
 static void say_left_out(struct run *self, uint32_t index)
 {
     struct run_site *site = &self->hosts.sites[index];
-    const char *name = host_pool_name(self->hosts.pool, index);
+    const char *name = info_at(self, index)->name;
     if (site->in || site->said || site->leaving || !host_pool_find(self->hosts.pool, name) ||
-        host_info(host_pool_at(self->hosts.pool, index))->state != HOST_LOST)
+        info_at(self, index)->state != HOST_LOST)
         return;
     site->said = true;
-    run_say(self, LEVEL_WARN, "A0433", "%s is left out: %s; it is taken in when it comes", name, site->reason);
+    run_say(self, LEVEL_WARN, "A0433", "%s is left out: %s; it is taken in when it comes", name,
+            info_at(self, index)->reason);
 }
 
 /* ---- hosts that do not answer at the end ---- */
 
 int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns)
 {
-    int64_t moved_ns = host_info(host_pool_at(self->hosts.pool, index))->moved_ns;
+    int64_t moved_ns = info_at(self, index)->moved_ns;
     int64_t latest_ns = since_ns + RUN_FILES_GRACES * self->config->launch.grace_ns;
     if (self->hurried || moved_ns < since_ns)
         return since_ns;
@@ -445,8 +412,8 @@ static void give_up_silent(struct run *self, uint32_t index, int64_t now_ns)
     if (now_ns - run_host_moved(self, index, site->killed_ns) < SILENT_NS)
         return;
     run_say(self, LEVEL_WARN, "A0437", "%s does not say that its processes have ended: it is given up",
-            host_pool_name(self->hosts.pool, index));
-    host_pool_vanish(self->hosts.pool, host_pool_name(self->hosts.pool, index));
+            info_at(self, index)->name);
+    host_pool_vanish(self->hosts.pool, info_at(self, index)->name);
     site->killed_ns = 0;
 }
 
@@ -469,7 +436,7 @@ static void evacuate(struct run *self, uint32_t index, int64_t now_ns)
         return;
     site->evacuated = true;
     run_say(self, LEVEL_WARN, "A0434", "%s is lost for %.0f s: its learners move to another host",
-            host_pool_name(self->hosts.pool, index), (double)(now_ns - site->lost_ns) * 1e-9);
+            info_at(self, index)->name, (double)(now_ns - site->lost_ns) * 1e-9);
     run_place_again(self, now_ns);
 }
 
@@ -519,10 +486,9 @@ static void name_lost(const struct run *self, const struct member *member, char 
         snprintf(out, size, "none has room for %s", member->name);
         return;
     }
-    const struct run_site *site = &self->hosts.sites[member->host];
-    enum host_state state = host_info(host_pool_at(self->hosts.pool, member->host))->state;
-    snprintf(out, size, "%s: %s", host_pool_name(self->hosts.pool, member->host),
-             site->reason[0] && (site->lost_ns > 0 || state == HOST_LOST) ? site->reason : host_state_names[state]);
+    const char *reason = info_at(self, member->host)->reason;
+    enum host_state state = info_at(self, member->host)->state;
+    snprintf(out, size, "%s: %s", info_at(self, member->host)->name, reason[0] ? reason : host_state_names[state]);
 }
 
 /* Counts the actors and learners that wait for hosts; out->lost becomes `lost`, which names one of these hosts, or stays NULL. */
@@ -538,18 +504,6 @@ static void find_stranded(const struct run *self, struct why_run *out, char *los
         name_lost(self, member, lost, size);
         out->lost = lost;
     }
-}
-
-static void tend_stranded(struct run *self)
-{
-    char text[8];
-    struct why_run run = {0};
-    find_stranded(self, &run, text, sizeof text);
-    uint32_t waiting = run.stranded_actors + run.stranded_learners;
-    bool stranded = waiting > 0 && waiting == run_wanted(self, ROLE_ACTOR) + run_wanted(self, ROLE_LEARNER);
-    if (stranded && !self->hosts.stranded && self->phase < PHASE_STOPPING)
-        run_say(self, LEVEL_WARN, "A0436", "no actor and no learner runs: all of them wait for their hosts");
-    self->hosts.stranded = stranded;
 }
 
 /* ---- the whole ---- */
@@ -571,12 +525,10 @@ void run_hosts_open(struct run *self)
 {
     struct run_hosts *hosts = &self->hosts;
     hosts->pool = self->options->hosts;
-    if (!hosts->pool)
-        return;
     grow(hosts);
     for (uint32_t i = 0; i < hosts->n; i++) {
         hosts->sites[i].in = hosts->sites[i].ready = host_pool_ready(hosts->pool, i);
-        hosts->sites[i].times = i == HOST_POOL_HOME ? 0 : host_info(host_pool_at(hosts->pool, i))->times;
+        hosts->sites[i].times = info_at(self, i)->times;
     }
 }
 
@@ -601,9 +553,8 @@ rp_status run_hosts_change(struct run *self, const char *change, int64_t now_ns,
     const char *name = change + 1;
     if ((change[0] != '+' && change[0] != '-') || !name[0])
         return err_set(err, RP_INVALID_ARGUMENT, "hosts=%s: write hosts=+NAME or hosts=-NAME", change);
-    if (!hosts->pool || self->config->launch.engine == ENGINE_SLURM)
-        return err_set(err, RP_FAILED_PRECONDITION, "the hosts of this run %s",
-                       hosts->pool ? "are those that Slurm gives it" : "are this machine alone");
+    if (self->config->launch.engine == ENGINE_SLURM)
+        return err_set(err, RP_FAILED_PRECONDITION, "the hosts of this run are those that Slurm gives it");
     if (change[0] == '+')
         return host_pool_add(hosts->pool, name, now_ns, err);
     uint32_t index = host_pool_find(hosts->pool, name);
@@ -621,15 +572,12 @@ rp_status run_hosts_change(struct run *self, const char *change, int64_t now_ns,
 void run_hosts_tend(struct run *self, int64_t now_ns)
 {
     struct run_hosts *hosts = &self->hosts;
-    if (!hosts->pool)
-        return;
     host_pool_tend(hosts->pool, now_ns);
     grow(hosts);
     for (uint32_t i = 1; i < hosts->n; i++) {
         struct run_site *site = &hosts->sites[i];
         bool ready = host_pool_ready(hosts->pool, i);
-        keep_reason(self, i);
-        bool replaced = ready && site->ready && site->times != host_info(host_pool_at(hosts->pool, i))->times;
+        bool replaced = ready && site->ready && site->times != info_at(self, i)->times;
         if (site->ready && (!ready || replaced)) {
             site->ready = false;
             host_went(self, i, now_ns);
@@ -637,13 +585,13 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
         host_is_gone(self, i, now_ns);
         if (site->leaving && placed_running(self, i) == 0) {
             site->leaving = false;
-            host_pool_vanish(hosts->pool, host_pool_name(hosts->pool, i));
+            host_pool_vanish(hosts->pool, info_at(self, i)->name);
         }
         if (ready && !site->ready && !site->leaving) {
             site->ready = true;
             host_came(self, i, now_ns);
         }
-        site->times = host_info(host_pool_at(hosts->pool, i))->times;
+        site->times = info_at(self, i)->times;
         say_left_out(self, i);
         give_up_silent(self, i, now_ns);
         if (self->phase < PHASE_STOPPING) {
@@ -651,7 +599,6 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
             check_reach(self, i);
         }
     }
-    tend_stranded(self);
 }
 
 /* ---- what the status shows of them ---- */
@@ -691,22 +638,22 @@ static void fill_members(const struct run *self, uint32_t index, struct status_h
 
 static void fill_state(const struct run *self, uint32_t index, struct status_host *out)
 {
-    const struct host *host = host_pool_at(self->hosts.pool, index);
+    const struct host_info *info = info_at(self, index);
     const struct run_site *site = &self->hosts.sites[index];
-    enum host_state state = host_info(host)->state;
+    double cpu = index == HOST_POOL_HOME ? self->home_load : info->cpu > 0 ? info->cpu : NAN;
     int64_t since_ns = site->lost_ns > 0 ? site->lost_ns : self->start_ns;
     double seconds = (double)(clock_now(&self->clock) - since_ns) * 1e-9;
+    const char *reason = info->reason; /* a source that took the host away has taken it along */
+    snprintf(out->name, sizeof out->name, "%s", info->name);
+    snprintf(out->model, sizeof out->model, "%.63s", info->facts.model);
     out->ready = host_pool_ready(self->hosts.pool, index);
-    out->times = host_info(host)->times;
-    if (state == HOST_LOST || site->lost_ns > 0) /* attempts to reach it again do not end its absence */
-        snprintf(out->state, sizeof out->state, "lost for %.0f s: %.150s", seconds, site->reason);
+    out->times = info->times;
+    if (info->state == HOST_LOST || site->lost_ns > 0) /* attempts to reach it again do not end its absence */
+        snprintf(out->state, sizeof out->state, "lost for %.0f s%s%.150s", seconds, reason[0] ? ": " : "", reason);
     else
-        snprintf(out->state, sizeof out->state, "%s", host_state_names[state]);
-    const struct host_info *info = host_info(host);
-    out->machine_cpu = out->ready && info->cpu > 0 ? info->cpu : NAN;
+        snprintf(out->state, sizeof out->state, "%s", host_state_names[info->state]);
+    out->machine_cpu = out->ready ? cpu : NAN;
     out->round_trip_ms = out->ready && info->round_trip_ns > 0 ? (double)info->round_trip_ns * 1e-6 : NAN;
-    if (out->times > 0)
-        snprintf(out->model, sizeof out->model, "%.63s", host_info(host)->facts.model);
 }
 
 static void fill_hosts(struct run *self, struct status *out)
@@ -717,26 +664,18 @@ static void fill_hosts(struct run *self, struct status *out)
     uint32_t n = 0;
     out->cores = 0.0;
     for (uint32_t i = 0; i < hosts->n; i++) {
-        if (i != HOST_POOL_HOME && host_info(host_pool_at(hosts->pool, i))->state == HOST_ABSENT)
+        if (info_at(self, i)->state == HOST_ABSENT)
             continue; /* a scheduler has given it to somebody else */
         struct status_host *shown = &hosts->shown[n++];
         const struct run_site *site = &hosts->sites[i];
         double away_s = site->lost_ns > 0 ? (double)(clock_now(&self->clock) - site->lost_ns) * 1e-9 : 0.0;
-        *shown = (struct status_host){.ready = true,
-                                      .losses = site->losses,
+        *shown = (struct status_host){.losses = site->losses,
                                       .lost_s = site->lost_s + away_s,
                                       .mean_cpu = site->ready_s > 0 ? site->cpu_s / site->ready_s
                                                   : site->in        ? 0.0
                                                                     : NAN,
-                                      .machine_cpu = self->home_load,
-                                      .round_trip_ms = NAN};
-        snprintf(shown->name, sizeof shown->name, "%s", host_pool_name(hosts->pool, i));
-        snprintf(shown->state, sizeof shown->state, "ready");
-        shown->cores = host_pool_cores(hosts->pool, i);
-        if (i != HOST_POOL_HOME)
-            fill_state(self, i, shown);
-        else
-            machine_model(shown->model, sizeof shown->model);
+                                      .cores = host_pool_cores(hosts->pool, i)};
+        fill_state(self, i, shown);
         fill_members(self, i, shown);
         out->cores += shown->cores;
     }
@@ -780,7 +719,7 @@ void run_stretch_begin(struct run *self, uint32_t actors)
         (struct stretch){.actors = actors, .from_s = elapsed(self), .from_ns = clock_now(&self->clock)};
 }
 
-static void add_sums(struct stretch_sums *sums, const struct observation *before, const struct observation *seen)
+static void add_sums(struct stretch *sums, const struct observation *before, const struct observation *seen)
 {
     double seconds = (double)(seen->at_ns - before->at_ns) * 1e-9;
     sums->seconds += seconds;
@@ -798,7 +737,7 @@ static void add_sums(struct stretch_sums *sums, const struct observation *before
 }
 
 /* Adds what happened between two looks at the same broker, unless the table was reset meanwhile and its counts began
- * again. Time in which nothing moves counts only within the settled part: starting and ending may take long. */
+ * again. A stretch begins anew once it is settled. Time in which nothing moves counts only then: starting and ending may take long. */
 void run_stretch_add(struct run *self, const struct observation *before)
 {
     const struct observation *seen = &self->seen;
@@ -807,62 +746,53 @@ void run_stretch_add(struct run *self, const struct observation *before)
         seen->samples < before->samples)
         return;
     struct stretch *stretch = &self->stretches[self->n_stretches - 1];
-    if (seen->inserts != before->inserts || seen->samples != before->samples)
-        add_sums(&stretch->whole, before, seen);
+    bool moves = seen->inserts != before->inserts || seen->samples != before->samples;
     int64_t every = self->config->report.every_ns, from = stretch->from_ns;
     from = from > self->running_ns ? from : self->running_ns;
-    if (self->phase == PHASE_RUNNING &&
-        before->at_ns >= from + (every < SETTLE_MOST_NS ? every : SETTLE_MOST_NS) + SETTLE_MORE_NS)
-        add_sums(&stretch->settled, before, seen);
+    bool settled = self->phase == PHASE_RUNNING &&
+                   before->at_ns >= from + (every < SETTLE_MOST_NS ? every : SETTLE_MOST_NS) + SETTLE_MORE_NS;
+    if (settled && !stretch->settled)
+        *stretch = (struct stretch){
+            .actors = stretch->actors, .from_s = stretch->from_s, .from_ns = stretch->from_ns, .settled = true};
+    if (settled || (moves && !stretch->settled))
+        add_sums(stretch, before, seen);
 }
 
-static struct report_steady rates_of(const struct stretch_sums *sums)
+/* Makes shares of sums. A run that ends before the first reports is described by the last ones: each process reports when it ends. */
+static double idle_of(double sum, double seconds, double shares[IDLE_CAUSES], double newest,
+                      const double newest_by[IDLE_CAUSES])
 {
-    struct report_steady out = {.seconds = sums->seconds, .spi = NAN, .actor_idle = NAN, .learner_idle = NAN};
-    idle_shares_none(&out.idle_by);
-    if (sums->seconds <= 0.0)
-        return out;
-    out.inserts = sums->inserts / sums->seconds;
-    out.samples = sums->samples / sums->seconds;
-    out.spi = sums->inserts > 0.0 ? sums->samples / sums->inserts : NAN;
-    out.actor_idle = sums->actor_s > 0.0 ? sums->actor_idle / sums->actor_s : NAN;
-    out.learner_idle = sums->learner_s > 0.0 ? sums->learner_idle / sums->learner_s : NAN;
-    for (int i = 0; i < IDLE_CAUSES; i++) {
-        out.idle_by.actor[i] = sums->actor_s > 0.0 ? sums->idle_by.actor[i] / sums->actor_s : NAN;
-        out.idle_by.learner[i] = sums->learner_s > 0.0 ? sums->idle_by.learner[i] / sums->learner_s : NAN;
-    }
-    return out;
-}
-
-/* A run that ends before the first reports is described by the last ones: each process reports when it ends. */
-static void fill_idle(struct report_steady *rates, const struct observation *seen)
-{
-    if (isnan(rates->actor_idle)) {
-        rates->actor_idle = seen->actor_idle;
-        memcpy(rates->idle_by.actor, seen->idle_by.actor, sizeof rates->idle_by.actor);
-    }
-    if (isnan(rates->learner_idle)) {
-        rates->learner_idle = seen->learner_idle;
-        memcpy(rates->idle_by.learner, seen->idle_by.learner, sizeof rates->idle_by.learner);
-    }
+    for (int i = 0; i < IDLE_CAUSES; i++)
+        shares[i] = seconds > 0.0 ? shares[i] / seconds : newest_by[i];
+    return seconds > 0.0 ? sum / seconds : newest;
 }
 
 uint32_t run_stretches(const struct run *self, struct report_stretch out[REPORT_STRETCHES])
 {
+    struct observation unknown = {.actor_idle = NAN, .learner_idle = NAN};
     uint32_t n = 0;
+    idle_shares_none(&unknown.idle_by);
     for (uint32_t i = 0; i < self->n_stretches; i++) {
-        const struct stretch *stretch = &self->stretches[i];
-        bool settled = stretch->settled.seconds > 0.0;
-        struct report_steady rates = rates_of(settled ? &stretch->settled : &stretch->whole);
-        if (rates.seconds <= 0.0)
+        const struct stretch *sums = &self->stretches[i];
+        const struct observation *newest = i + 1 == self->n_stretches ? &self->seen : &unknown;
+        struct report_stretch *stretch = &out[n];
+        if (sums->seconds <= 0.0)
             continue;
-        if (i + 1 == self->n_stretches)
-            fill_idle(&rates, &self->seen);
-        out[n++] = (struct report_stretch){.actors = stretch->actors,
+        *stretch = (struct report_stretch){.actors = sums->actors,
                                            .learners = run_config_learners(self->config),
-                                           .from_s = stretch->from_s,
-                                           .settled = settled,
-                                           .rates = rates};
+                                           .from_s = sums->from_s,
+                                           .seconds = sums->seconds,
+                                           .settled = sums->settled,
+                                           .idle_by = sums->idle_by};
+        stretch->achieved =
+            (struct report_rates){.inserts = sums->inserts / sums->seconds,
+                                  .samples = sums->samples / sums->seconds,
+                                  .spi = sums->inserts > 0.0 ? sums->samples / sums->inserts : NAN,
+                                  .actor_idle = idle_of(sums->actor_idle, sums->actor_s, stretch->idle_by.actor,
+                                                        newest->actor_idle, newest->idle_by.actor),
+                                  .learner_idle = idle_of(sums->learner_idle, sums->learner_s, stretch->idle_by.learner,
+                                                          newest->learner_idle, newest->idle_by.learner)};
+        n++;
     }
     return n;
 }
@@ -979,18 +909,10 @@ static void fill_waits(const struct run *self, struct status *out)
 {
     char lost[256];
     struct why_run run = status_facts(out);
-    struct why why;
     if (!self->observer || self->phase >= PHASE_DONE)
         return;
     find_stranded(self, &run, lost, sizeof lost);
-    observer_why(self->observer, &run, &why);
-    snprintf(out->waits, sizeof out->waits, "%s", why.text);
-    snprintf(out->advice, sizeof out->advice, "%s", why.advice);
-    snprintf(out->cause, sizeof out->cause, "%s", why_cause_names[why.cause]);
-    snprintf(out->blocked, sizeof out->blocked, "%s", why_side_names[why.blocked]);
-    snprintf(out->blocked_table, sizeof out->blocked_table, "%s", why.table);
-    out->bad = why.bad;
-    out->network_rate = why.network_rate;
+    observer_why(self->observer, &run, &out->why);
 }
 
 static const char *state_of(const struct run *self, const struct member *member, char *out, size_t size)
@@ -1000,7 +922,7 @@ static const char *state_of(const struct run *self, const struct member *member,
         snprintf(out, size, "%s", member->process.asked_ns > 0 ? "stopping" : "runs");
     else if (member->wanted && member->waits)
         snprintf(out, size, "waits for %.13s",
-                 member->host == RUN_NO_HOST ? "a host" : host_pool_name(self->hosts.pool, member->host));
+                 member->host == RUN_NO_HOST ? "a host" : info_at(self, member->host)->name);
     else if (member->wanted && member->supervised.restart_ns > 0)
         snprintf(out, size, "restarts in %.1f s", fmax(0.0, (double)(member->supervised.restart_ns - now_ns) * 1e-9));
     else
@@ -1022,7 +944,7 @@ static void fill_processes(struct run *self, struct status *out)
         state_of(self, member, shown->state, sizeof shown->state);
         uint32_t host = member->process.running ? member->at : member->host;
         if (self->hosts.n > 1 && host != RUN_NO_HOST)
-            snprintf(shown->host, sizeof shown->host, "%s", host_pool_name(self->hosts.pool, host));
+            snprintf(shown->host, sizeof shown->host, "%s", info_at(self, host)->name);
         out->restarts += member->supervised.restarts;
         out->memory += member->memory;
         out->cpu += member->cpu;
@@ -1042,12 +964,12 @@ static void fill_plan(const struct run *self, struct status *out)
     const struct plan_input *input = self->options->plan_input;
     out->planned_inserts = plan ? plan->chosen.inserts : NAN;
     out->planned_samples = plan ? plan->chosen.samples : NAN;
-    out->planned_actor_idle = plan ? plan_actor_idle(&plan->chosen, input) : NAN;
-    out->planned_learner_idle = plan ? plan_learner_idle(&plan->chosen, input) : NAN;
+    out->planned_actor_idle = plan ? plan_actor_idle(&plan->chosen) : NAN;
+    out->planned_learner_idle = plan ? plan_learner_idle(&plan->chosen) : NAN;
     out->shards = config_shards(&self->config->broker);
     snprintf(out->shards_reason, sizeof out->shards_reason, "%s", plan ? plan->broker.reason : "");
     out->memory_limit = input ? (uint64_t)plan_memory(input) : (uint64_t)self->config->plan.memory;
-    out->cores = self->config->plan.cores > 0.0 ? self->config->plan.cores : machine_cores();
+    out->cores = host_pool_cores(self->hosts.pool, HOST_POOL_HOME);
 }
 
 static void show_event(const struct run_event *event, struct status *out)
@@ -1059,8 +981,11 @@ static void show_event(const struct run_event *event, struct status *out)
 void run_status(struct run *self, struct status *out)
 {
     const struct observation *seen = &self->seen;
-    *out = (struct status){
-        .phase = self->phase, .unix_s = clock_unix_s(), .value = seen->value, .best = self->best, .network_rate = NAN};
+    *out = (struct status){.phase = self->phase,
+                           .unix_s = clock_unix_s(),
+                           .value = seen->value,
+                           .best = self->best,
+                           .why = {.cause = WHY_CAUSES, .network_rate = NAN}};
     snprintf(out->name, sizeof out->name, "%s", self->config->name);
     snprintf(out->folder, sizeof out->folder, "%s", self->options->home.folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);
@@ -1115,7 +1040,7 @@ static void save_state(struct run *self, const struct status *status)
                                  .learners = run_config_learners(self->config),
                                  .auto_actors = self->auto_actors,
                                  .by_hand = self->by_hand,
-                                 .done = self->phase > PHASE_STOPPING && self->outcome == RUN_DONE};
+                                 .done = self->phase > PHASE_STOPPING && self->outcome == PHASE_DONE};
     run_folder_this_node(state.node);
     snprintf(state.service, sizeof state.service, "%s", self->endpoints.service);
     snprintf(state.here, sizeof state.here, "%s", options->home.here);

@@ -20,7 +20,7 @@
 struct member {
     enum role role;
     uint32_t index;
-    char name[32];
+    char name[COMMAND_NAME];
     bool wanted;                    /* should run: not retired, not done */
     bool unjudged;                  /* has ended, and it is not known yet whether as it should */
     bool waits;                     /* starts as soon as its host is ready */
@@ -51,7 +51,6 @@ struct run_site {
     uint32_t reach_times; /* number of the connection that was asked */
     int64_t killed_ns;    /* since when processes there are killed and have not ended; 0: none is */
     int64_t lost_ns;      /* when it was lost; 0: it is not */
-    char reason[192];     /* of its latest loss; "": none */
     uint32_t losses;
     double lost_s;             /* in all, without the present loss */
     double ready_s, cpu_s;     /* seconds in which it was ready, and processor seconds of our processes in them */
@@ -59,11 +58,10 @@ struct run_site {
 };
 
 struct run_hosts {
-    struct host_pool *pool; /* NULL: this machine alone */
+    struct host_pool *pool;
     struct run_site *sites; /* the first is this machine */
     uint32_t n;
     bool counted;        /* the numbers of sites hold for the present hosts and actors */
-    bool stranded;       /* all processes wait for hosts */
     int64_t measured_ns; /* when use was added up last */
     struct status_host *shown;
 };
@@ -82,19 +80,15 @@ struct mark {
 /* How long a look may wait for the broker. */
 #define RUN_POLL_MS 300
 
-struct stretch_sums {
-    double seconds, inserts, samples;
-    double actor_idle, actor_s, learner_idle,
-        learner_s;              /* idle share times seconds, and the seconds for which the share was known */
-    struct idle_shares idle_by; /* the same by cause */
-};
-
-/* A part of the run with the same number of actors. */
+/* A part of the run with the same number of actors: what was counted, and idle shares times the seconds for which they were known. */
 struct stretch {
     uint32_t actors;
-    double from_s;                      /* since the start of the run */
-    int64_t from_ns;                    /* monotonic */
-    struct stretch_sums whole, settled; /* all time in which something moved; the same without the beginning */
+    double from_s;   /* since the start of the run */
+    int64_t from_ns; /* monotonic */
+    bool settled;    /* its beginning is over, and left out */
+    double seconds, inserts, samples;
+    double actor_idle, actor_s, learner_idle, learner_s;
+    struct idle_shares idle_by; /* by cause */
 };
 
 /* A message, as the status shows it. */
@@ -110,7 +104,7 @@ struct run {
     struct clock clock;
     int64_t start_ns;
     enum phase phase;
-    enum run_outcome outcome;
+    enum phase outcome; /* the phase that it ends with */
     char reason[512];
     char cause[SUPERVISOR_TAIL + 512]; /* cause of a failure, with the last lines of the process that failed */
     /* ---- starting */
@@ -181,7 +175,7 @@ struct run {
 void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...) RP_PRINTF(4, 5);
 /* Begins to stop, unless the run is stopping already: the first reason counts. The very last lines of a run say why it has failed, so that
  * is not printed here. */
-void run_stop(struct run *self, enum run_outcome outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
+void run_stop(struct run *self, enum phase outcome, bool patient, const char *format, ...) RP_PRINTF(4, 5);
 /* True if a program of the user plays the role. */
 bool run_is_custom(const struct run *self, enum role role);
 /* ROLES: of all roles. */
@@ -211,8 +205,8 @@ rp_status run_hosts_change(struct run *self, const char *change, int64_t now_ns,
  * if somebody is in a hurry. */
 int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns);
 bool run_host_ready(const struct run *self, const struct member *member);
-/* Prepares a start on the member's host, which is ready: gives the context of its command line, and its place. */
-struct process_place *run_go_there(struct run *self, struct member *member, struct command_context *out);
+/* Prepares a start on the member's host, which is ready: gives the context of its command line. */
+void run_go_there(struct run *self, struct member *member, struct command_context *out);
 /* Adds up what processes use on each host. */
 void run_hosts_measure(struct run *self, int64_t now_ns);
 /* Gives the cores in use and the cores of all machines that take actors: where one more could run. Without several machines, *cpu and

@@ -78,6 +78,7 @@ rp_status runs_remove(const char *folder, bool tables, rp_error *err)
 
 #define SUMMARY(title, member) JSON_ROW_AS(title, struct run_summary, member, NAN)
 
+/* Of api/runs; from FIGURES on, report.json and for the most part status.json have the same names. */
 static const struct json_row summary_rows[] = {
     SUMMARY("name", name),
     SUMMARY("folder", folder),
@@ -85,60 +86,52 @@ static const struct json_row summary_rows[] = {
     SUMMARY("bytes", bytes),
     SUMMARY("tables_bytes", tables),
     SUMMARY("result", result),
+    SUMMARY("actors", actors),
+    SUMMARY("learners", learners),
     SUMMARY("best", best),
     SUMMARY("steps", steps),
     SUMMARY("learner_steps", learner_steps),
     SUMMARY("elapsed_s", seconds),
-    SUMMARY("actors", actors),
-    SUMMARY("learners", learners),
-    SUMMARY("final_value", final_value), /* report.json has the same names */
+    SUMMARY("final_value", final_value),
     SUMMARY("final_weights", weights),
     SUMMARY("inserts", inserts), /* what the first stretch achieved */
     SUMMARY("samples", samples),
     {0},
 };
-#define OF_REPORT 12
-#define OF_STRETCH 14
-
-/* Reads what only a report has. */
-static void take_result(const char *text, struct run_summary *out)
-{
-    json_object *root = json_tokener_parse(text), *stretches = NULL, *achieved = NULL;
-    double last = out->final_value;
-    json_map_read(root, summary_rows + OF_REPORT, out);
-    if (isnan(out->final_value))
-        out->final_value = last;
-    if (json_object_object_get_ex(root, "stretches", &stretches) && json_object_is_type(stretches, json_type_array) &&
-        json_object_object_get_ex(json_object_array_get_idx(stretches, 0), "achieved", &achieved))
-        json_map_read(achieved, summary_rows + OF_STRETCH, out);
-    json_object_put(root);
-}
+#define FIGURES 8
+#define RATES 14
+/* What a status calls otherwise. */
+static const struct json_row status_rows[] = {
+    SUMMARY("actors_wanted", actors),
+    SUMMARY("learners_wanted", learners),
+    SUMMARY("inserts_rate", inserts),
+    SUMMARY("samples_rate", samples),
+    {0},
+};
 
 /* Reads the status of a run, or its report, which begins as its last status. False: there is none. */
 static bool take_status(const char *file, struct run_summary *out)
 {
-    struct status_copy copy;
     char *text = run_folder_read(out->folder, file);
-    bool known = text && status_from_json(text, &copy);
-    if (known) {
-        const struct status *s = &copy.status;
-        out->final_value = isnan(s->value) ? s->actor_value : s->value;
-        out->best = s->best;
-        out->steps = s->steps;
-        out->learner_steps = s->learner_steps;
-        out->seconds = s->elapsed_s;
-        out->actors = s->actors_wanted;
-        out->learners = s->learners_wanted;
-        out->inserts = s->inserts_rate;
-        out->samples = s->samples_rate;
-        if (!out->active && s->phase >= PHASE_DONE) /* otherwise it still goes on, or was lost */
-            snprintf(out->result, sizeof out->result, "%s", phase_name(s->phase));
-        if (strcmp(file, FOLDER_STATUS) != 0)
-            take_result(text, out);
-        status_copy_fini(&copy);
+    json_object *root = text ? json_tokener_parse(text) : NULL, *stretches = NULL, *achieved = NULL;
+    enum phase phase = phase_find(json_map_text(root, "phase"));
+    if (phase < PHASES) {
+        json_map_read(root, summary_rows + FIGURES, out);
+        json_map_read(root, status_rows, out);
+        if (isnan(out->final_value))
+            out->final_value = json_map_number(root, "value");
+        if (isnan(out->final_value))
+            out->final_value = json_map_number(root, "actor_value");
+        if (!out->active && phase >= PHASE_DONE) /* otherwise it still goes on, or was lost */
+            snprintf(out->result, sizeof out->result, "%s", phase_name(phase));
+        if (json_object_object_get_ex(root, "stretches", &stretches) &&
+            json_object_is_type(stretches, json_type_array) &&
+            json_object_object_get_ex(json_object_array_get_idx(stretches, 0), "achieved", &achieved))
+            json_map_read(achieved, summary_rows + RATES, out);
     }
+    json_object_put(root);
     free(text);
-    return known;
+    return phase < PHASES;
 }
 
 /* config.yaml is printed by the launcher: each key is alone on its line. */

@@ -19,14 +19,10 @@
 #define LINE_EVERY_NS (5 * NS_PER_S)
 #define JSON_EVERY_NS NS_PER_S
 #define PATIENCE_NS (500 * NS_PER_MS)
-#define FRAME_LINES CANVAS_MAX
-
-enum output { OUTPUT_TERMINAL, OUTPUT_LINES, OUTPUT_QUIET, OUTPUT_JSON };
 
 struct screen {
-    enum output output;
-    bool utf8, colour;
-    bool torn; /* the last output was cut in the middle */
+    enum screen_mode mode; /* never SCREEN_AUTO */
+    bool torn;             /* the last output was cut in the middle */
     int64_t shown_ns;
     enum phase phase; /* phase of what was shown last; PHASES: nothing yet */
     /* ---- keys */
@@ -35,25 +31,18 @@ struct screen {
     bool quit;    /* q was pressed */
     bool touched; /* a key was pressed: draw soon */
     bool held;    /* paused: `copy` is shown */
-    struct status_copy copy;
+    struct status copy;
     /* ---- the frame that stands on the terminal */
     struct text frame;
-    uint32_t widths[FRAME_LINES], lines;
+    uint32_t columns; /* of the terminal when it was drawn: its lines are not wider */
 };
 
 struct screen *screen_new(enum screen_mode mode)
 {
     struct screen *self = need_alloc(sizeof *self);
-    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
-    bool able = isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
-    self->output = mode == SCREEN_QUIET  ? OUTPUT_QUIET
-                   : mode == SCREEN_JSON ? OUTPUT_JSON
-                   : able                ? OUTPUT_TERMINAL
-                                         : OUTPUT_LINES;
-    self->utf8 = terminal_has_utf8();
-    self->colour = able && !(no_colour && no_colour[0]);
+    self->mode = mode != SCREEN_AUTO ? mode : tui_style().rows ? SCREEN_TERMINAL : SCREEN_LINES;
     self->phase = PHASES;
-    if (self->output == OUTPUT_TERMINAL)
+    if (self->mode == SCREEN_TERMINAL)
         tui_keys_open(&self->keys);
     return self;
 }
@@ -62,8 +51,7 @@ struct screen *screen_new(enum screen_mode mode)
 
 static void release(struct screen *self)
 {
-    if (self->held)
-        status_copy_fini(&self->copy);
+    status_fini(&self->copy);
     self->held = false;
 }
 
@@ -80,12 +68,12 @@ static const struct status *hold(struct screen *self, const struct status *statu
         self->held = status_from_json(text, &self->copy);
         free(text);
     }
-    return self->held ? &self->copy.status : status;
+    return self->held ? &self->copy : status;
 }
 
 bool screen_touched(struct screen *self)
 {
-    enum tui_news news = self->output == OUTPUT_TERMINAL ? tui_read(&self->tui, &self->keys) : TUI_SAME;
+    enum tui_news news = self->mode == SCREEN_TERMINAL ? tui_read(&self->tui, &self->keys) : TUI_SAME;
     self->touched |= news != TUI_SAME;
     self->quit |= news == TUI_QUIT;
     return self->touched;
@@ -129,93 +117,78 @@ static bool writable(int64_t until_ns)
     }
 }
 
-/* Output that cannot be written is dropped. */
-static void screen_write(struct screen *self, const char *data, size_t size, int64_t patience_ns)
+/* Writes and frees the text. Output that cannot be written is dropped. */
+static void screen_write(struct screen *self, struct text *text)
 {
-    int64_t until_ns = clock_ns() + patience_ns;
-    if (!writable(until_ns))
-        return;
-    if (self->torn && self->output != OUTPUT_TERMINAL && write(STDOUT_FILENO, "\n", 1) != 1)
-        return;
-    self->torn = false;
-    for (size_t at = 0; at < size;) {
+    int64_t until_ns = clock_ns() + PATIENCE_NS;
+    size_t size = writable(until_ns) ? text->size : 0, at = 0;
+    if (size && self->torn && self->mode != SCREEN_TERMINAL && write(STDOUT_FILENO, "\n", 1) != 1)
+        size = 0;
+    self->torn &= size == 0;
+    while (at < size) {
         size_t piece = size - at < 4096 ? size - at : 4096;
-        ssize_t n = writable(until_ns + PATIENCE_NS) ? write(STDOUT_FILENO, data + at, piece) : -1;
+        ssize_t n = writable(until_ns + PATIENCE_NS) ? write(STDOUT_FILENO, text->data + at, piece) : -1;
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
             self->torn = at > 0;
-            return;
+            break;
         }
         at += (size_t)n;
     }
-}
-
-static void screen_write_text(struct screen *self, const struct text *text, int64_t patience_ns)
-{
-    screen_write(self, text_get(text), text->size, patience_ns);
+    text_fini(text);
 }
 
 /* ---- the frame on the terminal ---- */
 
 /* Returns the lines that the last frame takes now: a terminal that became narrower has wrapped lines that are too
  * wide. */
-static uint32_t frame_height(const struct screen *self, uint32_t columns)
+static uint32_t frame_height(const struct screen *self)
 {
-    uint32_t height = 0;
-    for (uint32_t i = 0; i < self->lines; i++)
-        height += self->widths[i] > columns ? (self->widths[i] + columns - 1) / columns : 1;
+    uint32_t columns, rows, height = 0;
+    terminal_size(&columns, &rows);
+    for (const char *at = text_get(&self->frame); *at; height++) {
+        size_t size = strcspn(at, "\n");
+        char *line = need_print("%.*s", (int)size, at);
+        uint32_t width = format_width(line), drawn = width < self->columns ? width : self->columns;
+        height += drawn > columns ? (drawn - 1) / columns : 0;
+        free(line);
+        at += size + (at[size] == '\n');
+    }
     return height;
 }
 
 /* Until the end of the frame: no wrapping, no cursor, and an atomic update where the terminal supports it (mode 2026). */
-static void frame_begin(const struct screen *self, struct text *out, uint32_t columns)
+static void frame_begin(const struct screen *self, struct text *out)
 {
-    uint32_t up = frame_height(self, columns);
+    uint32_t up = frame_height(self);
     text_add(out, "\x1b[?2026h\x1b[?25l\r");
     if (up)
         text_add(out, "\x1b[%uA", up);
 }
 
-static void frame_lines(const struct screen *self, struct text *out)
+static void frame_end(struct screen *self, struct text *out)
 {
+    uint32_t rows;
+    terminal_size(&self->columns, &rows);
     text_add(out, "\x1b[?7l");
     terminal_add_frame(out, text_get(&self->frame));
     text_add(out, "\x1b[?7h\x1b[?25h\x1b[?2026l");
 }
 
-static void frame_keep(struct screen *self, struct text *frame)
-{
-    text_fini(&self->frame);
-    self->frame = *frame;
-    self->lines = 0;
-    for (const char *at = text_get(frame); *at && self->lines < FRAME_LINES;) {
-        size_t size = strcspn(at, "\n");
-        char *line = need_print("%.*s", (int)size, at);
-        self->widths[self->lines++] = format_width(line);
-        free(line);
-        at += size + (at[size] == '\n');
-    }
-}
-
 static void show_frame(struct screen *self, const struct status *status)
 {
     struct text frame = {0}, out = {0};
-    struct canvas_style style = {.utf8 = self->utf8, .colour = self->colour};
-    terminal_size(&style.columns, &style.rows);
-    uint32_t columns = style.columns;
-    /* The cursor is below the frame here; clearing the rest of a line would erase the character in the last column. */
-    style.rows = style.rows > 1 ? style.rows - 1 : 1;
-    style.columns = style.columns > 1 ? style.columns - 1 : 1;
+    struct canvas_style style = tui_style();
     /* A stopped terminal (Ctrl-S) gets no new frames. */
     if (!writable(0))
         return;
     view_draw(&frame, hold(self, status), &style, &self->tui);
-    frame_begin(self, &out, columns);
-    frame_keep(self, &frame);
-    frame_lines(self, &out);
-    screen_write_text(self, &out, PATIENCE_NS);
-    text_fini(&out);
+    frame_begin(self, &out);
+    text_fini(&self->frame);
+    self->frame = frame;
+    frame_end(self, &out);
+    screen_write(self, &out);
 }
 
 static void show_line(struct screen *self, const struct status *status)
@@ -223,8 +196,7 @@ static void show_line(struct screen *self, const struct status *status)
     struct text out = {0};
     view_line(&out, status);
     text_add(&out, "\n");
-    screen_write_text(self, &out, PATIENCE_NS);
-    text_fini(&out);
+    screen_write(self, &out);
 }
 
 static void show_json(struct screen *self, const struct status *status)
@@ -233,27 +205,26 @@ static void show_json(struct screen *self, const struct status *status)
     char *json = status_to_json(status, false);
     text_add(&out, "%s\n", json);
     free(json);
-    screen_write_text(self, &out, PATIENCE_NS);
-    text_fini(&out);
+    screen_write(self, &out);
 }
 
 void screen_show(struct screen *self, const struct status *status)
 {
     static const int64_t everies[] = {
-        [OUTPUT_TERMINAL] = FRAME_EVERY_NS, [OUTPUT_LINES] = LINE_EVERY_NS, [OUTPUT_JSON] = JSON_EVERY_NS};
+        [SCREEN_TERMINAL] = FRAME_EVERY_NS, [SCREEN_LINES] = LINE_EVERY_NS, [SCREEN_JSON] = JSON_EVERY_NS};
     int64_t now = clock_ns();
     bool over = status->phase >= PHASE_DONE;
-    if (self->output == OUTPUT_QUIET)
+    if (self->mode == SCREEN_QUIET)
         return;
-    bool last = (over && self->output == OUTPUT_TERMINAL) || screen_touched(self);
+    bool last = (over && self->mode == SCREEN_TERMINAL) || screen_touched(self);
     self->touched = false;
-    if (!last && self->phase == status->phase && now - self->shown_ns < everies[self->output])
+    if (!last && self->phase == status->phase && now - self->shown_ns < everies[self->mode])
         return;
     self->phase = status->phase;
     self->shown_ns = now;
-    if (self->output == OUTPUT_TERMINAL)
+    if (self->mode == SCREEN_TERMINAL)
         show_frame(self, status);
-    else if (self->output == OUTPUT_JSON)
+    else if (self->mode == SCREEN_JSON)
         show_json(self, status);
     else
         show_line(self, status);
@@ -264,11 +235,12 @@ void screen_show(struct screen *self, const struct status *status)
 /* Prints line by line, so that only line ends have an effect on the terminal. */
 static void add_message(struct text *out, const char *message, bool loud, const struct screen *self)
 {
+    const struct canvas_style style = tui_style();
     for (const char *at = message; *at;) {
         size_t size = strcspn(at, "\n");
-        struct line line = {.utf8 = self->utf8, .colour = self->colour && self->output == OUTPUT_TERMINAL};
+        struct line line = {.utf8 = style.utf8, .colour = style.colour && self->mode == SCREEN_TERMINAL};
         line_put(&line, loud ? TINT_WARN : TINT_NONE, "%.*s", (int)size, at);
-        text_add(out, "%s%s\n", text_get(&line.text), self->output == OUTPUT_TERMINAL ? "\x1b[K" : "");
+        text_add(out, "%s%s\n", text_get(&line.text), self->mode == SCREEN_TERMINAL ? "\x1b[K" : "");
         line_fini(&line);
         at += size + (at[size] == '\n');
     }
@@ -295,7 +267,7 @@ void screen_say(struct screen *self, bool loud, const char *format, ...)
 {
     char *message = NULL;
     va_list args;
-    if (self->output == OUTPUT_QUIET && !loud)
+    if (self->mode == SCREEN_QUIET && !loud)
         return;
     va_start(args, format);
     int n = vasprintf(&message, format, args);
@@ -303,20 +275,14 @@ void screen_say(struct screen *self, bool loud, const char *format, ...)
     if (n < 0)
         return;
     struct text out = {0};
-    uint32_t columns, rows;
-    terminal_size(&columns, &rows);
-    if (self->output == OUTPUT_TERMINAL && self->lines)
-        frame_begin(self, &out, columns);
-    if (self->output == OUTPUT_JSON)
+    if (self->frame.size)
+        frame_begin(self, &out);
+    if (self->mode == SCREEN_JSON)
         add_json(&out, message, loud);
     else
         add_message(&out, message, loud, self);
-    if (self->output == OUTPUT_TERMINAL && self->lines)
-        frame_lines(self, &out);
-    /* A frame that is drawn again is not wrapped any more. */
-    for (uint32_t i = 0; i < self->lines; i++)
-        self->widths[i] = self->widths[i] < columns ? self->widths[i] : columns;
-    screen_write_text(self, &out, PATIENCE_NS);
-    text_fini(&out);
+    if (self->frame.size)
+        frame_end(self, &out);
+    screen_write(self, &out);
     free(message);
 }

@@ -4,7 +4,8 @@
 
 #include "agent/launch/process/status.h"
 
-enum screen_mode { SCREEN_AUTO, SCREEN_QUIET, SCREEN_JSON };
+/* SCREEN_AUTO is one of the last two: what standard output is. */
+enum screen_mode { SCREEN_AUTO, SCREEN_QUIET, SCREEN_JSON, SCREEN_TERMINAL, SCREEN_LINES };
 
 struct screen;
 struct screen *screen_new(enum screen_mode mode);

@@ -15,6 +15,7 @@
 #include "proto/base/need.h"
 
 #define LINE_MOST 65536
+#define LINES_MOST (1u << 20) /* of a file: those that processes of a run write are thinned with age */
 #define MOST_LEARNERS 64
 #define LEAST 1e-3 /* weight of a line; two lines may have the same time */
 
@@ -32,76 +33,55 @@ double series_last(const struct series *self, uint32_t column)
     return NAN;
 }
 
-/* Merges pairs of points, so that there is room for as many again. */
-static void halve(struct series *self)
+/* Makes each point of as many rows, which are a weight and the values of a line each, as leaves at most SERIES_POINTS. */
+static void average(struct series *self, const double *rows, uint32_t n)
 {
-    for (uint32_t c = 0; c < self->width; c++) {
-        double *column = self->columns[c];
-        for (uint32_t i = 0; i < self->n / 2; i++) {
-            double a = column[2 * i], b = column[2 * i + 1];
-            double of_a = self->weights[2 * i], of_b = self->weights[2 * i + 1];
-            column[i] = isnan(a) ? b : isnan(b) ? a : (of_a * a + of_b * b) / (of_a + of_b);
+    uint32_t each = (n + SERIES_POINTS - 1) / SERIES_POINTS, size = self->width + 1;
+    for (uint32_t first = 0; first < n; first += each, self->n++) {
+        uint32_t end = n - first < each ? n : first + each;
+        for (uint32_t i = first; i < end; i++)
+            self->weights[self->n] += rows[i * size];
+        for (uint32_t c = 0; c < self->width; c++) {
+            double sum = 0, share = 0;
+            for (uint32_t i = first; i < end; i++) {
+                const double *row = rows + i * size;
+                sum += isfinite(row[c + 1]) ? row[0] * row[c + 1] : 0;
+                share += isfinite(row[c + 1]) ? row[0] : 0;
+            }
+            self->columns[c][self->n] = share > 0 ? sum / share : NAN;
         }
     }
-    for (uint32_t i = 0; i < self->n / 2; i++)
-        self->weights[i] = self->weights[2 * i] + self->weights[2 * i + 1];
-    self->n /= 2;
-    self->stride *= 2;
-}
-
-static void end_point(struct series *self)
-{
-    if (!self->lines)
-        return;
-    if (self->n == SERIES_POINTS)
-        halve(self);
-    for (uint32_t c = 0; c < self->width; c++) {
-        self->columns[c][self->n] = self->shares[c] > 0 ? self->sums[c] / self->shares[c] : NAN;
-        self->sums[c] = self->shares[c] = 0;
-    }
-    self->weights[self->n++] = self->weight;
-    self->weight = 0;
-    self->lines = 0;
-}
-
-static void add_row(struct series *self, const double *values, double weight)
-{
-    self->weight += weight;
-    for (uint32_t c = 0; c < self->width; c++) {
-        if (!isfinite(values[c]))
-            continue;
-        self->sums[c] += weight * values[c];
-        self->shares[c] += weight;
-    }
-    if (++self->lines >= self->stride)
-        end_point(self);
 }
 
 void series_read(struct series *self, const struct series_source *source)
 {
-    double *block = need_alloc((source->width + 1) * SERIES_POINTS * sizeof *block), values[SERIES_MAX] = {NAN},
-           before = NAN;
-    *self = (struct series){.width = source->width, .stride = 1, .weights = block + source->width * SERIES_POINTS};
+    double *block = need_alloc((source->width + 1) * SERIES_POINTS * sizeof *block), *rows = NULL, before = NAN;
+    uint32_t n = 0, capacity = 0, size = source->width + 1;
+    *self = (struct series){.width = source->width, .weights = block + source->width * SERIES_POINTS};
     for (uint32_t c = 0; c < self->width; c++)
         self->columns[c] = block + c * SERIES_POINTS;
     FILE *file = source->path ? fopen(source->path, "re") : NULL;
     char *text = need_alloc(LINE_MOST);
-    for (bool whole = true; file && fgets(text, LINE_MOST, file);) { /* whole: the next piece begins a line */
+    for (bool whole = true;
+         file && n < LINES_MOST && fgets(text, LINE_MOST, file);) { /* whole: the next begins a line */
         bool first = whole;
         whole = strchr(text, '\n') != NULL;
         struct json_object *line = first && whole ? json_tokener_parse(text) : NULL;
+        rows = need_room(rows, n, &capacity, size * sizeof *rows);
+        double *row = rows + n * size, *values = row + 1;
         for (uint32_t c = 0; c < self->width; c++)
             values[c] = json_object_is_type(line, json_type_object) ? json_map_number(line, source->names[c]) : NAN;
         if (isfinite(values[0])) {
-            double weight = source->by_time ? values[0] - before : 1;
+            row[0] = source->by_time ? fmax(values[0] - before, LEAST) : 1;
             before = values[0];
             if (source->line)
                 source->line(source->ctx, line, values);
-            add_row(self, values, weight > LEAST ? weight : LEAST);
+            n++;
         }
         json_object_put(line);
     }
-    end_point(self);
+    average(self, rows, n);
+    free(rows);
     free(text);
     if (file)
         fclose(file);

@@ -26,11 +26,7 @@ struct series_source {
 struct series {
     double *columns[SERIES_MAX]; /* NAN where a point has no value */
     uint32_t width, n;           /* columns, points */
-    /* ---- the point in the making */
-    double *weights;                             /* of the points */
-    double sums[SERIES_MAX], shares[SERIES_MAX]; /* weighted values, and the weights of those that are numbers */
-    double weight;                               /* of all its lines */
-    uint32_t lines, stride;                      /* lines so far, and how many make up a point */
+    double *weights;             /* of the points */
 };
 /* Reads as much as a file that is missing, cut or damaged allows. */
 void series_read(struct series *self, const struct series_source *source);

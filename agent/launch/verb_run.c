@@ -47,7 +47,7 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
         return RP_OK;
     RP_TRY(prepare_save_plan(self, err));
     if (verbose) {
-        launch_print_plan(&self->plan, &self->input);
+        plan_print(&self->plan, &self->input, stdout);
         puts(self->from_cache ? "(from cached measurements; --again measures again)\n" : "");
         fflush(stdout);
     }
@@ -57,32 +57,32 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
 /* Leaves a status that says how the run ended before it began: 'runs' and 'status' would take it for lost. */
 static void leave_status(const struct prepared *self, const rp_error *err)
 {
-    struct status_copy copy;
+    struct status status;
     char who[STOP_ASKER];
     bool stopped = err->status == RP_CANCELLED;
-    if (!watch_status(self->folder, &copy) && !status_from_json("{\"phase\": \"stopped\"}", &copy))
+    if (!watch_status(self->folder, &status) && !status_from_json("{\"phase\": \"stopped\"}", &status))
         return;
-    struct status *status = &copy.status;
-    status->phase = stopped ? PHASE_STOPPED : PHASE_FAILED;
-    snprintf(status->name, sizeof status->name, "%s", self->config.name);
-    snprintf(status->folder, sizeof status->folder, "%s", self->folder);
+    status.phase = stopped ? PHASE_STOPPED : PHASE_FAILED;
+    snprintf(status.name, sizeof status.name, "%s", self->config.name);
+    snprintf(status.folder, sizeof status.folder, "%s", self->folder);
     if (stopped)
-        snprintf(status->reason, sizeof status->reason, "%s, before the run began",
+        snprintf(status.reason, sizeof status.reason, "%s, before the run began",
                  stop_asker(self->folder, &self->interrupts, who, sizeof who));
     else
-        snprintf(status->reason, sizeof status->reason, "%s", err->text);
-    char *text = status_to_json(status, true);
+        snprintf(status.reason, sizeof status.reason, "%s", err->text);
+    char *text = status_to_json(&status, true);
     run_folder_write(self->folder, FOLDER_STATUS, text, NULL);
     free(text);
-    status_copy_fini(&copy);
+    status_fini(&status);
 }
 
-/* Something is missing, or the user asked to stop meanwhile. */
-static int not_sized_up(struct prepared *self, const rp_error *err)
+/* Something is missing, or the user asked to stop meanwhile, which is no failure. */
+static rp_status not_sized_up(const struct prepared *self, struct launch *launch, const rp_error *err)
 {
     leave_status(self, err);
     int status = launch_fail(err);
-    return err->status != RP_CANCELLED ? status : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
+    launch->exit = err->status != RP_CANCELLED ? status : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
+    return RP_OK;
 }
 
 /* ---- resume ---- */
@@ -90,11 +90,11 @@ static int not_sized_up(struct prepared *self, const rp_error *err)
 /* Writes ": " and the reason for which the run ended, from its status; "" if there is none. */
 static void reason_of(const char *folder, char *out, size_t size)
 {
-    struct status_copy copy;
+    struct status copy;
     out[0] = '\0';
     if (watch_status(folder, &copy)) {
-        snprintf(out, size, "%s%s", copy.status.reason[0] ? ": " : "", copy.status.reason);
-        status_copy_fini(&copy);
+        snprintf(out, size, "%s%s", copy.reason[0] ? ": " : "", copy.reason);
+        status_fini(&copy);
     }
 }
 
@@ -205,39 +205,32 @@ static rp_status check_tables(const struct prepared *self, rp_error *err)
     return config_check_folder(broker, command_keep(&self->context, folder, path, sizeof path), err);
 }
 
-/* Locks and reads the run that the argument names, with the overrides of the command line. -1: it can go on; otherwise the exit
- * status. */
-static int reopen(struct prepared *self, struct launch *launch, struct folder_state *state)
+/* Locks and reads the run that the argument names, with the overrides of the command line. */
+static rp_status reopen(struct prepared *self, struct launch *launch, struct folder_state *state, rp_error *err)
 {
-    rp_error err = {0};
-    if (open_again(self, launch, state, &err) != RP_OK)
-        return launch_fail(&err);
+    RP_TRY(open_again(self, launch, state, err));
     snprintf(self->here, sizeof self->here, "%s", state->here);
-    int status = prepare_config(self, launch, self->config_path);
-    if (status < 0 &&
-        (verb_run_check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK))
-        status = launch_fail(&err);
-    return status;
+    RP_TRY(prepare_config(self, launch, self->config_path, err));
+    RP_TRY(verb_run_check_ends(launch, &self->config, state, err));
+    return check_tables(self, err);
 }
 
 /* Runs it until its end, in this process, which has its weights, its programs, its keys and its config.yaml by now.
- * begins: this is its first leg. Returns the exit status. */
-static int go_on(struct prepared *self, struct launch *launch, struct folder_state *state, bool begins)
+ * begins: this is its first leg. */
+static rp_status go_on(struct prepared *self, struct launch *launch, struct folder_state *state, bool begins,
+                       rp_error *err)
 {
-    rp_error err = {0};
     bool verbose = !launch->quiet && !launch->json_lines;
     run_folder_point_latest(FOLDER_RUNS, self->folder);
     log_line(LEVEL_INFO, "A0401", begins ? "a run begins" : "a run is resumed", "folder=%s steps=%llu", self->folder,
              (unsigned long long)state->steps);
     prepare_page(self, !verbose);
-    if (begins && verbose)
-        prepare_hints(self, stderr);
-    if (prepare_hosts(self, verbose, &err) != RP_OK)
-        return not_sized_up(self, &err);
+    if (prepare_hosts(self, verbose, err) != RP_OK)
+        return not_sized_up(self, launch, err);
     /* A resumed run was stopped while it was measured, or is to be measured again. */
     bool sized = !begins && !prepare_is_auto(self) && self->config.broker.shards.count > 0;
-    if (!sized && size_up(self, launch, &err) != RP_OK)
-        return not_sized_up(self, &err);
+    if (!sized && size_up(self, launch, err) != RP_OK)
+        return not_sized_up(self, launch, err);
     if (verbose && !begins)
         printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state->steps,
                (unsigned long long)state->learner_steps, tables_of(&self->config));
@@ -255,17 +248,17 @@ static int go_on(struct prepared *self, struct launch *launch, struct folder_sta
                                         .screen = &screen,
                                         .print_report = !launch->json_lines,
                                         .auto_actors = state->auto_actors && !launch->no_resize};
-    enum run_outcome outcome = run_do(&options, &err);
+    enum phase outcome = run_do(&options, err);
     screen_destroy(&screen);
     if (self->interrupts.asked <= 1)
         run_page_end(self->page);
-    return outcome == RUN_FAILED ? EXIT_FAILED : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
+    launch->exit = outcome == PHASE_FAILED ? EXIT_FAILED : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
+    return RP_OK;
 }
 
 /* Goes on with a run whose file and state were read. */
-static int resume(struct prepared *self, struct launch *launch, struct folder_state *state)
+static rp_status resume(struct prepared *self, struct launch *launch, struct folder_state *state, rp_error *err)
 {
-    rp_error err = {0};
     bool counted = sets_key(launch, "actors.count=");
     if (counted) {
         state->auto_actors = self->config.actors.count < 0;
@@ -273,10 +266,10 @@ static int resume(struct prepared *self, struct launch *launch, struct folder_st
     } else if ((state->auto_actors || state->by_hand) && state->actors > 0)
         self->config.actors.count = state->actors;
     take_plan(self);
-    if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
-        prepare_keys(self, &err) != RP_OK || prepare_write_config(self, &err) != RP_OK)
-        return not_sized_up(self, &err);
-    return go_on(self, launch, state, state->legs == 0 && self->config.launch.engine == ENGINE_SLURM);
+    if (prepare_weights(self, err) != RP_OK || prepare_process(self, err) != RP_OK ||
+        prepare_keys(self, err) != RP_OK || prepare_write_config(self, err) != RP_OK)
+        return not_sized_up(self, launch, err);
+    return go_on(self, launch, state, state->legs == 0 && self->config.launch.engine == ENGINE_SLURM, err);
 }
 
 /* Makes the folder of a new run with its state: status and stop find the run while it is still being measured. */
@@ -333,29 +326,30 @@ static rp_status submit(struct prepared *self, struct slurm_record *record, rp_e
     run_folder_path(path, sizeof path, self->folder, SLURM_CORE_SCRIPT);
     uint64_t array = record->array;
     *record = (struct slurm_record){.array = array, .tasks = record->tasks};
-    RP_TRY(slurm_submit(SLURM_WORDS("sbatch", "--parsable", "--hold", path), &record->core, err));
+    RP_TRY(slurm_submit(WORDS("sbatch", "--parsable", "--hold", path), &record->core, err));
     rp_status status = slurm_record_write(self->folder, record, err);
     if (self->lock >= 0)
         close(self->lock);
     self->lock = -1;
     snprintf(name, sizeof name, "%" PRIu64, record->core);
     if (status == RP_OK)
-        status = slurm_run(SLURM_WORDS("scontrol", "release", name), 0, NULL, err);
+        status = slurm_run(WORDS("scontrol", "release", name), 0, NULL, err);
     if (status != RP_OK)
         slurm_cancel(record->core, NULL);
     return status;
 }
 
-static int submit_and_watch(struct prepared *self, const struct launch *launch, rp_error *err)
+static rp_status submit_and_watch(struct prepared *self, struct launch *launch, rp_error *err)
 {
     struct slurm_record record;
     slurm_record_read(self->folder, &record);
-    if (interrupts_init(&self->interrupts, err) != RP_OK || submit(self, &record, err) != RP_OK)
-        return launch_fail(err);
+    RP_TRY(interrupts_init(&self->interrupts, err));
+    RP_TRY(submit(self, &record, err));
     log_line(LEVEL_INFO, "A0440", "a run is submitted", "folder=%s job=%llu", self->folder,
              (unsigned long long)record.core);
-    return watch_run(
-        &(struct watch_options){.folder = self->folder, .mode = screen_mode(launch), .interrupts = &self->interrupts});
+    const struct watch_options options = {
+        .folder = self->folder, .mode = screen_mode(launch), .interrupts = &self->interrupts};
+    return watch_run(&options, &launch->exit, err);
 }
 
 /* Makes the folder of a run that is submitted. The broker's keys and tables will be in it, too. */
@@ -372,61 +366,47 @@ static rp_status make_submitted(struct prepared *self, const struct launch *laun
     return settle(self, err);
 }
 
-static int submit_again(struct prepared *self, const struct launch *launch, struct folder_state *state)
+static rp_status submit_again(struct prepared *self, struct launch *launch, struct folder_state *state, rp_error *err)
 {
-    rp_error err = {0};
     state->done = false; /* the stop condition was moved */
     state->pid = 0;
-    if (prepare_programs(self, &err) != RP_OK || settle(self, &err) != RP_OK ||
-        prepare_write_config(self, &err) != RP_OK || run_folder_write_state(self->folder, state, &err) != RP_OK)
-        return launch_fail(&err);
-    return submit_and_watch(self, launch, &err);
+    RP_TRY(prepare_programs(self, err));
+    RP_TRY(settle(self, err));
+    RP_TRY(prepare_write_config(self, err));
+    RP_TRY(run_folder_write_state(self->folder, state, err));
+    return submit_and_watch(self, launch, err);
 }
 
 /* ---- a run, and one that goes on ---- */
 
-int launch_run(struct launch *launch)
+rp_status launch_run(struct launch *launch, rp_error *err)
 {
     struct prepared *self = launch->prepared;
-    rp_error err = {0};
-    launch->submits = true;
-    int status = prepare_config(self, launch, launch->argument);
-    if (status >= 0)
-        return status;
-    if (self->config.launch.engine == ENGINE_SLURM)
-        return make_submitted(self, launch, &err) == RP_OK ? submit_and_watch(self, launch, &err) : launch_fail(&err);
     struct folder_state state;
+    launch->submits = true;
+    RP_TRY(prepare_config(self, launch, launch->argument, err));
+    if (self->config.launch.engine == ENGINE_SLURM) {
+        RP_TRY(make_submitted(self, launch, err));
+        return submit_and_watch(self, launch, err);
+    }
     bool auto_actors = self->config.actors.count < 0;
-    if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
-        make_folder(self, launch, auto_actors, getpid(), &state, &err) != RP_OK)
-        return launch_fail(&err);
-    return go_on(self, launch, &state, true);
+    RP_TRY(prepare_weights(self, err));
+    RP_TRY(prepare_process(self, err));
+    RP_TRY(make_folder(self, launch, auto_actors, getpid(), &state, err));
+    return go_on(self, launch, &state, true, err);
 }
 
-int launch_resume(struct launch *launch)
+rp_status launch_resume(struct launch *launch, rp_error *err)
 {
     struct prepared *self = launch->prepared;
     struct folder_state state = {0};
-    rp_error err = {0};
-    if (watch_is_free(launch->argument, &err) != RP_OK)
-        return launch_fail(&err);
-    int status = reopen(self, launch, &state);
-    if (status >= 0)
-        return status;
-    return self->config.launch.engine == ENGINE_SLURM ? submit_again(self, launch, &state)
-                                                      : resume(self, launch, &state);
+    RP_TRY(watch_is_free(launch->argument, err));
+    RP_TRY(reopen(self, launch, &state, err));
+    return self->config.launch.engine == ENGINE_SLURM ? submit_again(self, launch, &state, err)
+                                                      : resume(self, launch, &state, err);
 }
 
 /* ---- Slurm: the core job ---- */
-
-static void verb_run_say(void *context, bool loud, const char *text)
-{
-    char quoted[1200];
-    (void)context;
-    log_line(loud ? LEVEL_WARN : LEVEL_INFO, "A0441", "slurm", "text=%s", log_quote(quoted, sizeof quoted, text));
-    printf("%s\n", text);
-    fflush(stdout);
-}
 
 /* The number of the job that this process is the script of. */
 static rp_status own_job(uint64_t *id, rp_error *err)
@@ -439,18 +419,19 @@ static rp_status own_job(uint64_t *id, rp_error *err)
 }
 
 /* The first leg of a run that was submitted with a script of the user's. */
-static int make_run(struct launch *launch, const char *folder, const char *config, const char *script)
+static rp_status make_run(struct launch *launch, const char *folder, const char *config, const char *script,
+                          rp_error *err)
 {
     struct prepared self;
     struct slurm_record record = {0};
-    rp_error err = {0};
     launch->folder = folder;
     prepare_init(&self);
-    int status = prepare_config(&self, launch, config);
+    rp_status status = prepare_config(&self, launch, config, err);
     snprintf(record.script, sizeof record.script, "%s", script);
-    if (status < 0 &&
-        (make_submitted(&self, launch, &err) != RP_OK || slurm_record_write(self.folder, &record, &err) != RP_OK))
-        status = launch_fail(&err);
+    if (status == RP_OK)
+        status = make_submitted(&self, launch, err);
+    if (status == RP_OK)
+        status = slurm_record_write(self.folder, &record, err);
     prepare_fini(&self);
     return status;
 }
@@ -478,27 +459,22 @@ static bool queue_early(void *context)
                  (double)run_config_slurm_warning(self->config) * 1e-9, tables_of(self->config));
     else
         snprintf(text, sizeof text, "the job could not be queued again: %s", err.text);
-    verb_run_say(NULL, true, text);
+    slurm_say(true, text);
     return self->queued;
 }
 
 /* Queues the job again if its time limit ended the leg, and not the run itself. */
-static int queue_again(const struct core *self, const struct interrupts *interrupts, int status)
+static rp_status queue_again(const struct core *self, const struct interrupts *interrupts, rp_error *err)
 {
     struct folder_state state = {0};
-    rp_error err = {0};
-    if (self->queued || interrupts->asked != 1 || interrupts->last != SIGUSR1 || status != EXIT_FINE)
-        return status;
-    if (run_folder_read_state(self->folder, &state, &err) == RP_OK && state.done)
-        return status;
-    if (slurm_requeue(self->job, &err) != RP_OK) {
-        fprintf(stderr,
-                LAUNCH_PROGRAM ": %s: the run is saved, but the job could not be queued again: 'replay-launch "
-                               "resume %s' goes on\n",
-                err.text, self->folder);
-        return EXIT_FAILED;
-    }
-    return status;
+    rp_error why = {0};
+    if (self->queued || interrupts->asked != 1 || interrupts->last != SIGUSR1 ||
+        (run_folder_read_state(self->folder, &state, NULL) == RP_OK && state.done) ||
+        slurm_requeue(self->job, &why) == RP_OK)
+        return RP_OK;
+    return err_set(err, RP_UNAVAILABLE,
+                   "%s: the run is saved, but the job could not be queued again: 'replay-launch resume %s' goes on",
+                   why.text, self->folder);
 }
 
 static rp_status open_source(struct prepared *self, uint64_t job, struct slurm_source **out, rp_error *err)
@@ -511,7 +487,7 @@ static rp_status open_source(struct prepared *self, uint64_t job, struct slurm_s
     if (self->config.actors.count == 0)
         return RP_OK;
     const struct slurm_source_options options = {
-        .config = &self->config, .folder = self->folder, .programs = self->programs, .say = verb_run_say};
+        .config = &self->config, .folder = self->folder, .programs = self->programs};
     *out = slurm_source_new(&options, err);
     return *out ? RP_OK : err->status;
 }
@@ -524,42 +500,34 @@ static void keep_output_private(void)
         fchmod(STDOUT_FILENO, st.st_mode & 0700);
 }
 
-int launch_core(struct launch *launch)
+rp_status launch_core(struct launch *launch, rp_error *err)
 {
     struct prepared *self = launch->prepared;
     struct folder_state state = {0};
     struct slurm_source *source = NULL;
     char folder[FOLDER_SIZE];
     uint64_t job = 0;
-    rp_error err = {0};
-    if (own_job(&job, &err) != RP_OK)
-        return launch_fail(&err);
+    RP_TRY(own_job(&job, err));
     keep_output_private();
-    if (!run_folder_holds(launch->argument) && launch->n_arguments == 3) {
-        int status = make_run(launch, launch->arguments[0], launch->arguments[1], launch->arguments[2]);
-        if (status >= 0)
-            return status;
-    }
+    if (!run_folder_holds(launch->argument) && launch->n_arguments == 3)
+        RP_TRY(make_run(launch, launch->arguments[0], launch->arguments[1], launch->arguments[2], err));
     cli_overrides_free(&launch->overrides); /* they are in the run's own file now */
     launch->overrides = (struct cli_overrides){0};
-    int status = reopen(self, launch, &state);
-    if (status >= 0)
-        return status;
+    RP_TRY(reopen(self, launch, &state, err));
     snprintf(folder, sizeof folder, "%s", self->folder);
-    if (open_source(self, job, &source, &err) != RP_OK)
-        return launch_fail(&err);
+    RP_TRY(open_source(self, job, &source, err));
     self->source = source ? slurm_source_hosts(source) : NULL;
     struct core core = {.folder = folder, .config = &self->config, .job = job};
     int64_t warning_ns = run_config_slurm_warning(&self->config), margin_ns = warning_ns / 4; /* for Slurm to answer */
     const struct run_limit limit = {
         .after_ns = warning_ns - (margin_ns < MARGIN_NS ? margin_ns : MARGIN_NS), .act = queue_early, .context = &core};
     self->limit = &limit;
-    status = resume(self, launch, &state);
+    rp_status status = resume(self, launch, &state, err);
     const struct interrupts interrupts = self->interrupts;
     prepare_fini(self); /* the hosts are the source's */
     prepare_init(self);
     slurm_source_destroy(&source);
-    return queue_again(&core, &interrupts, status);
+    return status == RP_OK && launch->exit == EXIT_FINE ? queue_again(&core, &interrupts, err) : status;
 }
 
 /* ---- Slurm: scripts, for people who submit jobs themselves ---- */
@@ -609,17 +577,15 @@ static rp_status print_scripts(struct prepared *self, const struct launch *launc
     return RP_OK;
 }
 
-int launch_script(struct launch *launch)
+rp_status launch_script(struct launch *launch, rp_error *err)
 {
     struct prepared *self = launch->prepared;
-    rp_error err = {0};
     const char *which = launch->n_arguments > 1 ? launch->arguments[1] : NULL;
     if (launch->n_arguments > 2 || (which && strcmp(which, "core") != 0 && strcmp(which, "actors") != 0))
-        return launch_usage("script takes a file, and core or actors to print only one of the two scripts");
-    int status = prepare_config(self, launch, launch->argument);
-    if (status >= 0)
-        return status;
+        return launch_refuse(launch, "script takes a file, and core or actors to print only one of the two scripts");
+    RP_TRY(prepare_config(self, launch, launch->argument, err));
     if (self->config.launch.engine != ENGINE_SLURM)
-        return launch_usage("launch.engine of '%s' is not slurm: write launch: {engine: slurm}", launch->argument);
-    return print_scripts(self, launch, which, &err) == RP_OK ? EXIT_FINE : launch_fail(&err);
+        return launch_refuse(launch, "launch.engine of '%s' is not slurm: write launch: {engine: slurm}",
+                             launch->argument);
+    return print_scripts(self, launch, which, err);
 }

@@ -40,12 +40,10 @@
 #define STOP_MS 20000
 #define FORCE_MS 3000
 
-/* Finds the run that the argument or --run names: the latest, or one that lives. -1: found; otherwise the exit status. */
-static int verbs_find(const struct launch *launch, const char *given, char folder[FOLDER_SIZE])
+/* Finds the run that the argument or --run names: the latest, or one that lives. */
+static rp_status verbs_find(const struct launch *launch, const char *given, char folder[FOLDER_SIZE], rp_error *err)
 {
-    rp_error err = {0};
-    return run_folder_find_living(FOLDER_RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1
-                                                                                                   : launch_fail(&err);
+    return run_folder_find_living(FOLDER_RUNS, given ? given : launch->run, folder, err);
 }
 
 /* ---- status ---- */
@@ -60,75 +58,71 @@ static void mend(struct status *status, bool alive)
              status->folder);
 }
 
-static bool read_status(const char *folder, struct watch_alive *life, struct status_copy *out, bool *alive)
+static bool read_status(const char *folder, struct watch_alive *life, struct status *out, bool *alive)
 {
     *alive = watch_alive(life, folder);
     bool ok = watch_status(folder, out);
     if (ok)
-        mend(&out->status, *alive);
+        mend(out, *alive);
     return ok;
 }
 
-static int no_status(const char *folder)
+static rp_status no_status(const char *folder, rp_error *err)
 {
-    rp_error err = {0};
     struct watch_alive life = {0};
     bool alive = watch_alive(&life, folder);
-    err_set(&err, RP_NOT_FOUND, "the run in '%s' has no status%s%s%s", folder,
-            !alive                            ? ": it has not begun"
-            : life.job.state == SLURM_PENDING ? " yet: its job waits:"
-                                              : " yet: it is being measured",
-            life.job.reason[0] ? " " : "", life.job.reason);
-    return launch_fail(&err);
+    return err_set(err, RP_NOT_FOUND, "the run in '%s' has no status%s%s%s", folder,
+                   !alive                            ? ": it has not begun"
+                   : life.job.state == SLURM_PENDING ? " yet: its job waits:"
+                                                     : " yet: it is being measured",
+                   life.job.reason[0] ? " " : "", life.job.reason);
 }
 
-static int follow(const char *folder, bool json)
+static rp_status follow(const char *folder, bool json, rp_error *err)
 {
     struct screen *screen = screen_new(json ? SCREEN_JSON : SCREEN_AUTO);
     struct watch_alive life = {0};
     bool seen = false;
     screen_follow(screen);
     for (bool alive = true; alive && !screen_quit(screen); poll(NULL, 0, PAUSE_MS)) {
-        struct status_copy copy;
+        struct status copy;
         if (!read_status(folder, &life, &copy, &alive))
             continue; /* the run is still being measured */
         seen = true;
-        screen_show(screen, &copy.status);
-        status_copy_fini(&copy);
+        screen_show(screen, &copy);
+        status_fini(&copy);
     }
     screen_destroy(&screen);
-    return seen ? EXIT_FINE : no_status(folder);
+    return seen ? RP_OK : no_status(folder, err);
 }
 
-int launch_status(struct launch *launch)
+rp_status launch_status(struct launch *launch, rp_error *err)
 {
     char folder[FOLDER_SIZE];
-    struct status_copy copy;
+    struct status copy;
     struct watch_alive life = {0};
     bool alive;
-    int status = verbs_find(launch, launch->argument, folder);
-    if (status >= 0)
-        return status;
+    RP_TRY(verbs_find(launch, launch->argument, folder, err));
     if (launch->openmetrics && (launch->follow || launch->json))
-        return launch_usage("--openmetrics goes without --json and --follow");
+        return launch_refuse(launch, "--openmetrics goes without --json and --follow");
     if (launch->follow)
-        return follow(folder, launch->json);
+        return follow(folder, launch->json, err);
     if (!read_status(folder, &life, &copy, &alive))
-        return no_status(folder);
+        return no_status(folder, err);
     struct text out = {0};
     if (launch->json) {
-        char *text = status_to_json(&copy.status, true);
+        char *text = status_to_json(&copy, true);
         puts(text);
         free(text);
     } else if (launch->openmetrics) {
-        status_metrics(&out, &copy.status);
+        status_metrics(&out, &copy);
     } else {
-        view_render(&out, &copy.status, launch_columns(), 0, isatty(STDOUT_FILENO));
+        view_render(&out, &copy, launch_columns(), 0, isatty(STDOUT_FILENO));
     }
     fputs(text_get(&out), stdout);
     text_fini(&out);
-    status_copy_fini(&copy);
-    return EXIT_FINE;
+    status_fini(&copy);
+    return RP_OK;
 }
 
 /* ---- logs ---- */
@@ -138,7 +132,7 @@ static int is_log(const struct dirent *entry)
     return fnmatch("*.log", entry->d_name, 0) == 0;
 }
 
-static int list_logs(const char *folder)
+static void list_logs(const char *folder)
 {
     char path[FOLDER_SIZE + 16];
     struct dirent **names = NULL;
@@ -148,7 +142,6 @@ static int list_logs(const char *folder)
         free(names[i]);
     }
     free(names);
-    return EXIT_FINE;
 }
 
 /* Moves to where the last `lines` lines begin. */
@@ -179,21 +172,22 @@ static void copy_out(FILE *in)
     clearerr(in); /* more output may come */
 }
 
-int launch_logs(struct launch *launch)
+rp_status launch_logs(struct launch *launch, rp_error *err)
 {
     char folder[FOLDER_SIZE], path[FOLDER_SIZE + 320];
     struct watch_alive life = {0};
-    int status = verbs_find(launch, NULL, folder);
-    if (status >= 0)
-        return status;
-    if (!launch->argument)
-        return list_logs(folder);
+    RP_TRY(verbs_find(launch, NULL, folder, err));
+    if (!launch->argument) {
+        list_logs(folder);
+        return RP_OK;
+    }
     snprintf(path, sizeof path, "%s/logs/%.255s.log", folder, launch->argument);
     FILE *in = strchr(launch->argument, '/') ? NULL : fopen(path, "re");
     if (!in) {
         fprintf(stderr, "replay-launch: there is no log of '%s' in %s/logs; there are:\n", launch->argument, folder);
         list_logs(folder);
-        return EXIT_FAILED;
+        launch->exit = EXIT_FAILED;
+        return RP_OK;
     }
     seek_lines(in, launch->lines);
     copy_out(in);
@@ -205,41 +199,36 @@ int launch_logs(struct launch *launch)
     if (ftell(in) == 0)
         fprintf(stderr, "replay-launch: %s is empty: it has printed nothing\n", path);
     fclose(in);
-    return EXIT_FINE;
+    return RP_OK;
 }
 
 /* ---- stop ---- */
 
-int launch_stop(struct launch *launch)
+rp_status launch_stop(struct launch *launch, rp_error *err)
 {
     char folder[FOLDER_SIZE];
     int32_t pid = 0;
-    rp_error err = {0};
-    int status = verbs_find(launch, launch->argument, folder);
-    if (status >= 0)
-        return status;
-    if (watch_stop(folder, launch->force, &status))
+    rp_status status;
+    RP_TRY(verbs_find(launch, launch->argument, folder, err));
+    if (watch_stop(folder, launch->force, &status, err))
         return status;
     if (!run_folder_locked(folder)) {
         printf("%s: no launcher works on it\n", folder);
-        return EXIT_FINE;
+        return RP_OK;
     }
-    if (run_folder_stop(folder, "replay-launch stop", &pid, &err) != RP_OK)
-        return launch_fail(&err);
+    RP_TRY(run_folder_stop(folder, "replay-launch stop", &pid, err));
     for (int waited = 0; run_folder_locked(folder); waited += PAUSE_MS) {
         /* The signal is repeated, because two signals at once count as one. The processes of the run die with the
          * launcher. */
         if (launch->force && waited > 0)
             kill(pid, waited < FORCE_MS ? SIGTERM : SIGKILL);
-        if (waited > STOP_MS) {
-            err_set(&err, RP_DEADLINE_EXCEEDED, "process %d still works on it after %d s: try --force", pid,
-                    STOP_MS / 1000);
-            return launch_fail(&err);
-        }
+        if (waited > STOP_MS)
+            return err_set(err, RP_DEADLINE_EXCEEDED, "process %d still works on it after %d s: try --force", pid,
+                           STOP_MS / 1000);
         poll(NULL, 0, PAUSE_MS);
     }
     printf("%s: stopped\n", folder);
-    return EXIT_FINE;
+    return RP_OK;
 }
 
 /* ---- ask ---- */
@@ -247,35 +236,31 @@ int launch_stop(struct launch *launch)
 #define ASK_S 30
 
 /* The last argument is the order; another one before it names the run. */
-int launch_ask(struct launch *launch)
+rp_status launch_ask(struct launch *launch, rp_error *err)
 {
     char folder[FOLDER_SIZE];
-    rp_error err = {0};
     const char *run = NULL, *order = launch->argument;
     if (launch->n_arguments > 2 || !order)
-        return launch_usage("%s takes an order, and before it the name of a run: ask RUN pause", launch->verb->name);
+        return launch_refuse(launch, "%s takes an order, and before it the name of a run: ask RUN pause",
+                             launch->verb->name);
     if (launch->n_arguments == 2) {
         run = launch->arguments[0];
         order = launch->arguments[1];
     }
-    int status = verbs_find(launch, run, folder);
-    if (status >= 0)
-        return status;
-    if (!run_folder_locked(folder)) {
-        err_set(&err, RP_FAILED_PRECONDITION, "%s does not run now: 'replay-launch resume %s' goes on with it", folder,
-                folder);
-        return launch_fail(&err);
-    }
-    char *answer = run_request_ask(folder, order, ASK_S, &err);
+    RP_TRY(verbs_find(launch, run, folder, err));
+    if (!run_folder_locked(folder))
+        return err_set(err, RP_FAILED_PRECONDITION, "%s does not run now: 'replay-launch resume %s' goes on with it",
+                       folder, folder);
+    char *answer = run_request_ask(folder, order, ASK_S, err);
     if (!answer)
-        return launch_fail(&err);
+        return (rp_status)err->status;
     bool done = strncmp(answer, RUN_REQUEST_OK, strlen(RUN_REQUEST_OK)) == 0;
     if (done)
         printf("%s: %s\n", folder, answer + strlen(RUN_REQUEST_OK));
     else
-        err_set(&err, RP_INVALID_ARGUMENT, "%s", answer);
+        err_set(err, RP_INVALID_ARGUMENT, "%s", answer);
     free(answer);
-    return done ? EXIT_FINE : launch_fail(&err);
+    return (rp_status)err->status;
 }
 
 /* ---- runs: lists runs, compares some of them, or removes old ones ---- */
@@ -291,7 +276,7 @@ static void print_json(const struct run_summary *runs, uint32_t n)
     free(text);
 }
 
-static int list(const struct launch *launch)
+static rp_status list(const struct launch *launch)
 {
     uint32_t n = 0;
     struct run_summary *runs = runs_list(FOLDER_RUNS, &n);
@@ -302,19 +287,18 @@ static int list(const struct launch *launch)
     else
         puts("there are no runs in '" FOLDER_RUNS "'");
     free(runs);
-    return EXIT_FINE;
+    return RP_OK;
 }
 
-static int compare(const struct launch *launch)
+static rp_status compare(const struct launch *launch, rp_error *err)
 {
     struct run_summary *runs = need_alloc(launch->n_arguments * sizeof *runs);
-    rp_error err = {0};
     rp_status status = RP_OK;
     for (uint32_t i = 0; status == RP_OK && i < launch->n_arguments; i++) {
         char folder[FOLDER_SIZE];
-        status = run_folder_find(FOLDER_RUNS, launch->arguments[i], folder, &err);
+        status = run_folder_find(FOLDER_RUNS, launch->arguments[i], folder, err);
         if (status == RP_OK && !runs_read(folder, &runs[i]))
-            status = err_set(&err, RP_NOT_FOUND, "there is no run in '%s'", folder);
+            status = err_set(err, RP_NOT_FOUND, "there is no run in '%s'", folder);
     }
     const char *page = launch->html ? launch->html : COMPARED;
     if (status == RP_OK && launch->json)
@@ -322,20 +306,19 @@ static int compare(const struct launch *launch)
     else if (status == RP_OK)
         runs_print_compared(runs, launch->n_arguments, stdout);
     if (status == RP_OK && (launch->html || !launch->json))
-        status = runs_write_page(runs, launch->n_arguments, page, &err);
+        status = runs_write_page(runs, launch->n_arguments, page, err);
     if (status == RP_OK && !launch->json)
         printf("\nreturns in one chart: %s\n", page);
     free(runs);
-    return status == RP_OK ? EXIT_FINE : launch_fail(&err);
+    return status;
 }
 
 /* Removes all but the newest N runs, or the tables of those that are done: the others are resumed with them. A run that a launcher
  * works on stays, and counts as one of the N. */
-static int prune(const struct launch *launch)
+static rp_status prune(struct launch *launch)
 {
     uint32_t n = 0, removed = 0;
     uint64_t bytes = 0;
-    int status = EXIT_FINE;
     format_buffer size;
     bool tables = launch->tables;
     const char *would = launch->dry_run ? "would be " : "", *of = tables ? "the tables of " : "";
@@ -348,7 +331,7 @@ static int prune(const struct launch *launch)
             (tables && (part == 0 || strcmp(run->result, "done") != 0)))
             continue;
         if (!launch->dry_run && runs_remove(run->folder, tables, &err) != RP_OK) {
-            status = launch_fail(&err);
+            launch->exit = launch_fail(&err);
             continue;
         }
         removed++;
@@ -358,20 +341,21 @@ static int prune(const struct launch *launch)
     printf("%s%u run%s %sremoved, %s; %u run%s left\n", of, removed, removed == 1 ? "" : "s", would,
            format_bytes(size, bytes), n - (tables ? 0 : removed), n - (tables ? 0 : removed) == 1 ? "" : "s");
     free(runs);
-    return status;
+    return RP_OK;
 }
 
-int launch_runs(struct launch *launch)
+rp_status launch_runs(struct launch *launch, rp_error *err)
 {
     if (launch->prune && launch->n_arguments > 0)
-        return launch_usage("--prune removes old runs; it compares none");
+        return launch_refuse(launch, "--prune removes old runs; it compares none");
     if ((launch->tables || launch->dry_run) && !launch->prune)
-        return launch_usage("--tables and --dry-run belong to --prune N");
+        return launch_refuse(launch, "--tables and --dry-run belong to --prune N");
     if (launch->prune)
         return prune(launch);
     if (launch->n_arguments > RUNS_MOST_COMPARED)
-        return launch_usage("%u runs are too many to compare: %u at most", launch->n_arguments, RUNS_MOST_COMPARED);
-    return launch->n_arguments > 0 ? compare(launch) : list(launch);
+        return launch_refuse(launch, "%u runs are too many to compare: %u at most", launch->n_arguments,
+                             RUNS_MOST_COMPARED);
+    return launch->n_arguments > 0 ? compare(launch, err) : list(launch);
 }
 
 /* ---- eval: measures what a run has saved; this process becomes replay-actor ---- */
@@ -401,22 +385,17 @@ static rp_status find_weights(const char *folder, const char *given, char out[PA
                         : LEARNER_STATE_FILE ": a learner saves it every learners.save_every, and at its end");
 }
 
-int launch_eval(struct launch *launch)
+rp_status launch_eval(struct launch *launch, rp_error *err)
 {
     char found[FOLDER_SIZE], folder[PATH_MAX], config[PATH_MAX + 32], weights[PATH_MAX];
     struct prepared *self = launch->prepared;
-    rp_error err = {0};
-    const char *given = launch->argument ? launch->argument : launch->run;
-    if (run_folder_find(FOLDER_RUNS, given, found, &err) != RP_OK || prepare_programs(self, &err) != RP_OK)
-        return launch_fail(&err);
-    if (!realpath(found, folder)) {
-        err_set(&err, RP_IO, "the folder '%s' cannot be read: %s", found, strerror(errno));
-        return launch_fail(&err);
-    }
-    if (find_weights(folder, launch->weights, weights, &err) != RP_OK)
-        return launch_fail(&err);
+    RP_TRY(run_folder_find(FOLDER_RUNS, launch->argument ? launch->argument : launch->run, found, err));
+    RP_TRY(prepare_programs(self, err));
+    if (!realpath(found, folder))
+        return err_set(err, RP_IO, "the folder '%s' cannot be read: %s", found, strerror(errno));
+    RP_TRY(find_weights(folder, launch->weights, weights, err));
     struct folder_state state;
-    if (run_folder_read_state(folder, &state, &err) ==
+    if (run_folder_read_state(folder, &state, NULL) ==
         RP_OK) { /* relative paths in the file start where the run was begun */
         snprintf(self->here, sizeof self->here, "%s", state.here);
         prepare_go_back(state.cwd);
@@ -433,15 +412,14 @@ int launch_eval(struct launch *launch)
     context.folder = folder;
     context.overrides = overrides;
     const struct command_evaluation evaluation = {weights, launch->episodes, launch->show, launch->json};
-    char **words = command_evaluate(&context, &evaluation, &err);
+    char **words = command_evaluate(&context, &evaluation, err);
     if (!words)
-        return launch_fail(&err);
+        return (rp_status)err->status;
     for (char **word = read ? command_environment(&context, ROLE_EVALUATOR, 0) : NULL; word && *word; word++)
         putenv(*word); /* kept for the program */
     fflush(stdout);
     execvp(words[0], words);
-    err_set(&err, RP_IO, "'%s' cannot be started: %s", words[0], strerror(errno));
-    return launch_fail(&err);
+    return err_set(err, RP_IO, "'%s' cannot be started: %s", words[0], strerror(errno));
 }
 
 /* ---- open: the page of all runs, at a run. If no process of this user serves it, this one does; so it does for a broker alone ---- */
@@ -489,88 +467,72 @@ static void probe(const struct run_page_options *options)
         fprintf(stderr, LAUNCH_PROGRAM ": %s The page goes on trying.\n", err.text);
 }
 
-static int serve_until_stopped(const struct run_page_options *options)
+static rp_status serve_until_stopped(const struct run_page_options *options, struct interrupts *interrupts,
+                                     rp_error *err)
 {
-    rp_error err = {0};
-    struct interrupts interrupts;
-    if (interrupts_init(&interrupts, &err) != RP_OK)
-        return launch_fail(&err);
-    struct run_page *page = run_page_start(options, &err);
-    if (!page) {
-        interrupts_fini(&interrupts);
-        return launch_fail(&err);
-    }
+    RP_TRY(interrupts_init(interrupts, err));
+    struct run_page *page = run_page_start(options, err);
+    if (!page)
+        return (rp_status)err->status;
     show(page->url);
     bool here = !run_page_is_elsewhere(page);
     if (here) {
         fputs("Ctrl-C ends the page\n", stderr);
         probe(options);
     }
-    while (here && interrupts.asked == 0)
-        interrupts_wait(&interrupts, WAIT_MS);
+    while (here && interrupts->asked == 0)
+        interrupts_wait(interrupts, WAIT_MS);
     run_page_stop(&page);
-    interrupts_fini(&interrupts);
-    return EXIT_FINE;
+    return RP_OK;
 }
 
-/* True if a launcher of this machine works on the run: its page can be reached from here. */
-static bool is_here(const char *folder)
-{
-    struct folder_state state = {0};
-    return run_folder_locked(folder) && run_folder_read_state(folder, &state, NULL) == RP_OK &&
-           !run_folder_is_elsewhere(&state);
-}
-
-int launch_open(struct launch *launch)
+rp_status launch_open(struct launch *launch, rp_error *err)
 {
     char folder[FOLDER_SIZE] = "";
-    rp_error err = {0};
     const char *given = launch->argument ? launch->argument : launch->run;
     bool broker = given && strstr(given, "://");
     const char *address = broker && !launch->http ? "127.0.0.1:0" : home_address(launch->http);
-    if (!broker && run_folder_find_living(FOLDER_RUNS, given, folder, &err) != RP_OK) {
+    if (!broker && run_folder_find_living(FOLDER_RUNS, given, folder, err) != RP_OK) {
         if (given || !home_is_shared(address))
-            return launch_fail(&err);
+            return (rp_status)err->status;
         folder[0] = '\0'; /* there may be runs in other folders */
     }
-    char *url = !broker && !launch->http && folder[0] && is_here(folder) ? run_folder_read(folder, FOLDER_PAGE) : NULL;
+    struct folder_state state;
+    bool served = !broker && !launch->http && folder[0] && run_folder_works_here(folder, &state);
+    char *url = served ? run_folder_read(folder, FOLDER_PAGE) : NULL;
     if (url) {
         show(url);
         free(url);
-        return EXIT_FINE;
+        return RP_OK;
     }
     const struct run_page_options options = {
         .address = address, .folder = folder, .service = broker ? given : "", .key_file = launch->key_file};
-    return serve_until_stopped(&options);
+    return serve_until_stopped(&options, &launch->prepared->interrupts, err);
 }
 
 /* ---- check, profile and plan: everything up to the start of a run ---- */
 
-/* Tries the machines of the file. Returns the exit status. */
-static int check_hosts(struct prepared *self)
+/* Tries the machines of the file. */
+static rp_status check_hosts(struct prepared *self, rp_error *err)
 {
-    rp_error err = {0};
     if (self->config.launch.engine != ENGINE_LOCAL || !run_config_is_spread(&self->config))
-        return EXIT_FINE;
-    rp_status status = prepare_process(self, &err);
-    if (status == RP_OK)
-        status = host_check(&self->context, &self->interrupts, stdout, &err);
-    return status == RP_OK ? EXIT_FINE : launch_fail(&err);
+        return RP_OK;
+    RP_TRY(prepare_process(self, err));
+    return host_check(&self->context, &self->interrupts, stdout, err);
 }
 
-/* Asks a node whether it sees the folder of the runs; says so if that could not be found out. -1: nothing is wrong; otherwise the
- * exit status. */
-static int check_folder(const struct prepared *self)
+/* Asks a node whether it sees the folder of the runs; says so if that could not be found out. */
+static rp_status check_folder(const struct prepared *self, rp_error *err)
 {
     char real[PATH_MAX];
-    rp_error err = {0};
     const char *folder = realpath(FOLDER_RUNS, real) || realpath(".", real) ? real : ".";
-    rp_status status = slurm_check_shared(&self->config, folder, &err);
+    rp_status status = slurm_check_shared(&self->config, folder, err);
     if (status == RP_FAILED_PRECONDITION)
-        return launch_fail(&err);
+        return status;
     if (status != RP_OK)
-        printf("not checked: whether the nodes see the folder '%s' (%s)\n", folder, err.text);
-    return -1;
+        printf("not checked: whether the nodes see the folder '%s' (%s)\n", folder, err->text);
+    *err = (rp_error){0};
+    return RP_OK;
 }
 
 static void say_count(char *out, int64_t count)
@@ -578,25 +540,21 @@ static void say_count(char *out, int64_t count)
     snprintf(out, FORMAT_SIZE, count == 0 ? "none" : count > 0 ? "%lld" : "auto", (long long)count);
 }
 
-int launch_check(struct launch *launch)
+rp_status launch_check(struct launch *launch, rp_error *err)
 {
     struct prepared *self = launch->prepared;
+    const struct run_config *config = &self->config;
+    format_buffer actors, learners;
     launch->submits = true;
-    int status = prepare_config(self, launch, launch->argument);
-    if (status < 0 && self->config.launch.engine == ENGINE_SLURM)
-        status = check_folder(self);
-    if (status < 0) {
-        const struct run_config *config = &self->config;
-        format_buffer actors, learners;
-        say_count(actors, config->actors.count);
-        say_count(learners, config->learners.count);
-        printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument,
-               env_name(&config->environment), config->agent.algorithm, actors, learners);
-        prepare_hints(self, stdout);
-        fflush(stdout);
-        status = check_hosts(self);
-    }
-    return status;
+    RP_TRY(prepare_config(self, launch, launch->argument, err));
+    if (config->launch.engine == ENGINE_SLURM)
+        RP_TRY(check_folder(self, err));
+    say_count(actors, config->actors.count);
+    say_count(learners, config->learners.count);
+    printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument, env_name(&config->environment),
+           config->agent.algorithm, actors, learners);
+    fflush(stdout);
+    return check_hosts(self, err);
 }
 
 /* Measures, unless the cache has the curves, and writes them into a folder. */
@@ -607,12 +565,9 @@ static rp_status obtain(struct prepared *self, const struct launch *launch, bool
         if (status != RP_OK || self->planned)
             return status;
     }
-    rp_status status = prepare_folder(self, launch, "-profile", err);
-    if (status == RP_OK)
-        status = prepare_hosts(self, true, err);
-    if (status == RP_OK)
-        status = prepare_plan(self, launch->again, false, true, err);
-    return status == RP_OK ? prepare_save_plan(self, err) : status;
+    RP_TRY(prepare_folder(self, launch, "-profile", err));
+    RP_TRY(prepare_plan(self, launch->again, false, true, err));
+    return prepare_save_plan(self, err);
 }
 
 /* Says why there is nothing to weigh; NULL: there is. */
@@ -630,31 +585,26 @@ static const char *no_plan(const struct run_config *config)
 }
 
 /* plan and profile */
-int launch_plan(struct launch *launch)
+rp_status launch_plan(struct launch *launch, rp_error *err)
 {
     struct prepared *self = launch->prepared;
     bool profile = strcmp(launch->verb->name, "profile") == 0;
-    rp_error err = {0};
-    int status = prepare_config(self, launch, launch->argument);
-    if (status >= 0)
-        return status;
+    RP_TRY(prepare_config(self, launch, launch->argument, err));
     const char *none = no_plan(&self->config);
     if (none)
-        return launch_usage("%s", none);
-    if (prepare_process(self, &err) != RP_OK || obtain(self, launch, profile || launch->folder, &err) != RP_OK)
-        return launch_fail(&err);
+        return launch_refuse(launch, "%s", none);
+    RP_TRY(prepare_process(self, err));
+    RP_TRY(obtain(self, launch, profile || launch->folder, err));
     if (launch->json) {
         char *text = plan_to_json(&self->plan, &self->input);
         puts(text);
         free(text);
     } else {
-        if (profile)
-            profile_print(&self->input, stdout);
-        launch_print_plan(&self->plan, &self->input);
+        plan_print(&self->plan, &self->input, stdout);
         if (self->folder[0])
             printf("\nMeasurements and plan are in %s.\n", self->folder);
         if (self->from_cache)
             puts("\nFrom cached measurements; --again measures again.");
     }
-    return EXIT_FINE;
+    return RP_OK;
 }

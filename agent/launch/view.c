@@ -97,12 +97,12 @@ void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t
     }
 }
 
-/* ---- hosts: a table with those that need attention first, and a sum of those that do not fit ---- */
+/* ---- hosts: a table with those that need attention first, and the number of those that do not fit ---- */
 
-#define ROWS_MOST 40u  /* of the table, title and sum included */
-#define ROWS_LEAST 3u  /* title, one host, the sum of the others */
-#define URGENT_MOST 3u /* hosts that are not ready have a line even in a very small terminal */
+#define ROWS_MOST 40u  /* of the table, without a terminal */
+#define ROWS_LEAST 2u  /* titles and one host */
 #define NAME_MOST 24u  /* columns; a longer name is cut */
+#define URGENT_MOST 3u /* hosts that are not ready have a line even in a very small terminal */
 
 static void put_pair(char *out, uint32_t running, uint32_t wanted)
 {
@@ -134,34 +134,7 @@ static uint32_t host_need(const struct status_host *host)
     return !host->ready ? 0 : !complete ? 1 : 2;
 }
 
-/* "and 57 more, all ready   actors 912/912   learners 0/0   cores 880.3 of 912" */
-static void add_sum(struct frame *self, const struct status_host *rest, uint32_t n)
-{
-    struct status_host sum = {0};
-    uint32_t away = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        away += !rest[i].ready;
-        sum.actors += rest[i].actors;
-        sum.actors_wanted += rest[i].actors_wanted;
-        sum.learners += rest[i].learners;
-        sum.learners_wanted += rest[i].learners_wanted;
-        sum.cpu += rest[i].cpu;
-        sum.cores += rest[i].cores;
-    }
-    struct line *line = n ? canvas_line(&self->canvas, RANK_HOSTS) : NULL;
-    if (!line)
-        return;
-    if (away)
-        line_put(line, TINT_BAD, " and %u more, %u of them not ready", n, away);
-    else
-        line_put(line, TINT_DIM, " and %u more, all ready", n);
-    line_try(line, TINT_NONE, "   actors %u/%u", sum.actors, sum.actors_wanted);
-    if (sum.learners_wanted)
-        line_try(line, TINT_NONE, "   learners %u/%u", sum.learners, sum.learners_wanted);
-    line_try(line, TINT_NONE, "   cores %.1f of %.4g", sum.cpu, sum.cores);
-}
-
-/* Adds a table of the hosts, if there are several. */
+/* Adds a table of the hosts, if there are several, in a third of the terminal, and why hosts are away. */
 static void view_add_hosts(struct frame *self)
 {
     struct list_column columns[] = {
@@ -173,26 +146,28 @@ static void view_add_hosts(struct frame *self)
     const struct status *s = self->status;
     if (s->n_hosts < 2 || !s->hosts || view_over(self))
         return;
-    uint32_t rows_all = self->canvas.style->rows,
-             room = rows_all ? rows_all / 3 : ROWS_MOST; /* a third of the terminal */
-    room = room < ROWS_LEAST ? ROWS_LEAST : room > ROWS_MOST ? ROWS_MOST : room;
-    uint32_t n = 0, shown = s->n_hosts < room ? s->n_hosts : room - 2, urgent = 0;
+    uint32_t room = self->canvas.style->rows ? self->canvas.style->rows / 3 : ROWS_MOST, n = 0, urgent = 0;
+    struct tui tui = {0};
     struct status_host *rows = need_alloc(s->n_hosts * sizeof *rows);
     for (uint32_t need = 0; need < 3; need++)
         for (uint32_t i = 0; i < s->n_hosts; i++)
             if (host_need(&s->hosts[i]) == need)
                 rows[n++] = s->hosts[i];
-    for (uint32_t i = 0; i < shown; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t width = format_width(rows[i].name),
                  most = canvas_columns(&self->canvas) < CANVAS_NARROW ? 9 : NAME_MOST;
         width = width < most ? width : most;
         columns[0].width = width > columns[0].width ? width : columns[0].width;
     }
+    const struct list list = {.columns = columns,
+                              .n_columns = sizeof columns / sizeof *columns,
+                              .rows = rows,
+                              .n_rows = s->n_hosts,
+                              .size = sizeof *rows};
     canvas_line(&self->canvas, RANK_BLANK);
-    list_add(&self->canvas, RANK_HOSTS,
-             &(struct list){columns, sizeof columns / sizeof *columns, rows, shown, sizeof *rows}, &(struct tui){0},
-             shown + 1);
-    add_sum(self, rows + shown, s->n_hosts - shown);
+    list_add(&self->canvas, RANK_HOSTS, &list, &tui, room < ROWS_LEAST ? ROWS_LEAST : room);
+    if (tui.page < s->n_hosts)
+        line_put(canvas_line(&self->canvas, RANK_HOSTS), TINT_DIM, " and %u more", s->n_hosts - tui.page);
     for (uint32_t i = 0; i < s->n_hosts && !rows[i].ready && urgent < URGENT_MOST; i++, urgent++) {
         char text[sizeof rows->name + sizeof rows->state];
         snprintf(text, sizeof text, "%s %s", rows[i].name, rows[i].state[0] ? rows[i].state : "not ready");
@@ -265,8 +240,6 @@ static void add_speed(struct frame *self)
     const struct status *s = self->status;
     format_buffer a, b;
     struct line *line = canvas_row(&self->canvas, RANK_SPEED, "speed");
-    if (!line)
-        return;
     line_put(line, TINT_BOLD, "%s", format_short(a, s->steps_rate));
     line_put(line, TINT_NONE, " steps/s");
     if (line_left(line) < 20)
@@ -297,8 +270,6 @@ static void add_rate(struct frame *self, const char *label, double rate, double 
 {
     format_buffer now, planned;
     struct line *line = canvas_row(&self->canvas, RANK_RATES, label);
-    if (!line)
-        return;
     line_put(line, TINT_NONE, "%s", format_rate(now, rate));
     if (isfinite(plan))
         put_plan(line, "plan", format_rate(planned, plan), self->status->phase == PHASE_RUNNING ? rate : NAN, plan);
@@ -309,8 +280,6 @@ static void add_ratio(struct frame *self)
     const struct status *s = self->status;
     format_buffer now, target;
     struct line *line = canvas_row(&self->canvas, RANK_SPI, "SPI");
-    if (!line)
-        return;
     line_put(line, TINT_NONE, "%s", format_measured(now, s->spi));
     if (s->spi_target > 0)
         put_plan(line, "target", format_measured(target, s->spi_target), s->phase == PHASE_RUNNING ? s->spi : NAN,
@@ -354,10 +323,10 @@ static void view_add_waits(struct frame *self)
     add_idle(self, "learners", s->learner_idle, s->planned_learner_idle, s->idle_by.learner);
     if (view_over(self))
         return;
-    bool limited = status_is_limited(s);
-    canvas_wrapped(&self->canvas, RANK_WAITS, "waits", limited ? TINT_NONE : TINT_DIM, limited ? s->waits : "nobody",
+    bool limited = why_limits(s->why.cause);
+    canvas_wrapped(&self->canvas, RANK_WAITS, "waits", limited ? TINT_NONE : TINT_DIM, limited ? s->why.text : "nobody",
                    WAITS_LINES);
-    canvas_wrapped(&self->canvas, RANK_IDLE, "advice", TINT_DIM, s->advice, 1);
+    canvas_wrapped(&self->canvas, RANK_IDLE, "advice", TINT_DIM, s->why.advice, 1);
 }
 
 static void view_add_table(struct frame *self)
@@ -393,8 +362,6 @@ static void add_head(struct frame *self)
     const struct status *s = self->status;
     struct line *line = canvas_line(&self->canvas, RANK_HEAD);
     format_buffer time;
-    if (!line)
-        return;
     line_put(line, TINT_BOLD, " %s", s->name);
     line_put(line, phase_tint(s->phase), "  %s", phase_name(s->phase));
     line_try(line, TINT_NONE, "  %s", format_seconds(time, s->elapsed_s));
@@ -439,8 +406,6 @@ static void add_progress(struct frame *self)
     struct line *line = canvas_line(&self->canvas, RANK_PROGRESS);
     char end[128];
     format_buffer eta, at;
-    if (!line)
-        return;
     bool reached = s->phase == PHASE_DONE && isfinite(s->stop_value) && s->best >= s->stop_value;
     double progress = reached ? 1 : s->progress;
     if (reached)
@@ -459,8 +424,9 @@ static void add_progress(struct frame *self)
     line_try(line, TINT_NONE, "  %s", end);
     if (isfinite(s->eta_s) && s->eta_s > 0 && !view_over(self))
         line_try(line, TINT_DIM, "  %s left", format_seconds(eta, s->eta_s));
-    if (s->reason[0] && (line = canvas_line(&self->canvas, RANK_ABNORMAL)))
-        line_put(line, s->phase == PHASE_FAILED ? TINT_BAD : TINT_NONE, " %s", s->reason);
+    if (s->reason[0])
+        line_put(canvas_line(&self->canvas, RANK_ABNORMAL), s->phase == PHASE_FAILED ? TINT_BAD : TINT_NONE, " %s",
+                 s->reason);
 }
 
 /* ---- returns ---- */
@@ -470,8 +436,6 @@ static void add_return(struct frame *self)
     const struct status *s = self->status;
     struct line *line = canvas_row(&self->canvas, RANK_RETURN, "return");
     format_buffer newest, best, target, actors;
-    if (!line)
-        return;
     if (isfinite(s->value)) {
         line_put(line, TINT_BOLD, "%s", format_measured(newest, s->value));
         line_try(line, TINT_NONE, "   best %s", format_measured(best, s->best));
@@ -512,22 +476,18 @@ static void view_add_processes(struct frame *self)
     const struct status *s = self->status;
     format_buffer used, limit;
     struct line *line = canvas_row(&self->canvas, RANK_PROCESSES, "processes");
-    if (line) {
-        bool settled = s->phase == PHASE_RUNNING;
-        line_put(line, settled && s->actors < s->actors_wanted ? TINT_WARN : TINT_NONE, "actors %u/%u", s->actors,
-                 s->actors_wanted);
-        line_try(line, settled && s->learners < s->learners_wanted ? TINT_WARN : TINT_NONE, "   learners %u/%u",
-                 s->learners, s->learners_wanted);
-        line_try(line, s->restarts ? TINT_WARN : TINT_DIM, "   restarts %u", s->restarts);
-        if (s->n_hosts > 1) {
-            uint32_t ready = view_hosts_ready(s);
-            line_try(line, ready < s->n_hosts ? TINT_WARN : TINT_NONE, "   hosts %u/%u", ready, s->n_hosts);
-        }
+    bool settled = s->phase == PHASE_RUNNING;
+    line_put(line, settled && s->actors < s->actors_wanted ? TINT_WARN : TINT_NONE, "actors %u/%u", s->actors,
+             s->actors_wanted);
+    line_try(line, settled && s->learners < s->learners_wanted ? TINT_WARN : TINT_NONE, "   learners %u/%u",
+             s->learners, s->learners_wanted);
+    line_try(line, s->restarts ? TINT_WARN : TINT_DIM, "   restarts %u", s->restarts);
+    if (s->n_hosts > 1) {
+        uint32_t ready = view_hosts_ready(s);
+        line_try(line, ready < s->n_hosts ? TINT_WARN : TINT_NONE, "   hosts %u/%u", ready, s->n_hosts);
     }
     add_shards(self);
     line = canvas_row(&self->canvas, RANK_MEMORY, "memory");
-    if (!line)
-        return;
     line_put(line, s->memory_limit && (double)s->memory > 0.9 * (double)s->memory_limit ? TINT_WARN : TINT_NONE, "%s",
              format_bytes(used, s->memory));
     if (s->memory_limit)
@@ -556,16 +516,13 @@ static void add_abnormal(struct frame *self)
             continue;
         }
         struct line *line = canvas_row(&self->canvas, away ? RANK_ABNORMAL : RANK_PROCESSES, "");
-        if (!line)
-            return;
         line_put(line, away ? TINT_BAD : TINT_WARN, "%s%s%s %s", p->name, p->host[0] ? " on " : "", p->host, p->state);
         if (p->restarts)
             line_try(line, TINT_DIM, "   %u restart%s", p->restarts, p->restarts > 1 ? "s" : "");
         shown++;
     }
-    struct line *line = more ? canvas_row(&self->canvas, RANK_PROCESSES, "") : NULL;
-    if (line)
-        line_put(line, TINT_DIM, "and %u more", more);
+    if (more)
+        line_put(canvas_row(&self->canvas, RANK_PROCESSES, ""), TINT_DIM, "and %u more", more);
 }
 
 static void add_event(struct frame *self)
@@ -641,32 +598,6 @@ void view_render(struct text *out, const struct status *status, uint32_t columns
 
 /* One plain line about a run, for logs and pipes. */
 
-#define HOSTS_NAMED 3u /* hosts that are not ready, in a line */
-
-/* "12s", "2m05s", "3h20m". */
-static const char *short_time(char *out, double seconds)
-{
-    double whole = seconds > 0 && seconds < 1e12 ? floor(seconds) : 0;
-    uint64_t s = (uint64_t)whole;
-    if (s < 60)
-        snprintf(out, FORMAT_SIZE, "%us", (unsigned)s);
-    else if (s < 3600)
-        snprintf(out, FORMAT_SIZE, "%um%02us", (unsigned)(s / 60), (unsigned)(s % 60));
-    else
-        snprintf(out, FORMAT_SIZE, "%lluh%02um", (unsigned long long)(s / 3600), (unsigned)(s / 60 % 60));
-    return out;
-}
-
-/* "5.2k": format_short without its blank. */
-static const char *tight(char *out, double value)
-{
-    format_short(out, value);
-    char *blank = strchr(out, ' ');
-    if (blank)
-        memmove(blank, blank + 1, strlen(blank));
-    return out;
-}
-
 static void add_count(struct line *line, const char *what, uint64_t at, uint64_t to)
 {
     format_buffer a, b;
@@ -675,43 +606,18 @@ static void add_count(struct line *line, const char *what, uint64_t at, uint64_t
         line_put(line, TINT_NONE, "/%s", format_count(b, to));
 }
 
-static void add_percent(struct line *line, const char *what, double share, const double by[IDLE_CAUSES])
-{
-    char causes[128];
-    if (!isfinite(share))
-        return;
-    line_put(line, TINT_NONE, " %s %.0f%%", what, 100 * share);
-    if (idle_words(by, causes, sizeof causes)[0])
-        line_put(line, TINT_NONE, " (%s)", causes);
-}
-
-/* "hosts 2/4 (cpu3 lost for 12 s: Connection refused; cpu4 connecting)" */
-static void add_hosts(struct line *line, const struct status *s)
-{
-    uint32_t ready = view_hosts_ready(s), named = 0;
-    if (s->n_hosts < 2 || s->phase >= PHASE_DONE)
-        return;
-    line_put(line, TINT_NONE, " hosts %u/%u", ready, s->n_hosts);
-    for (uint32_t i = 0; s->hosts && i < s->n_hosts && named < HOSTS_NAMED; i++)
-        if (!s->hosts[i].ready)
-            line_put(line, TINT_NONE, "%s%s %s", named++ ? "; " : " (", s->hosts[i].name, s->hosts[i].state);
-    if (s->n_hosts - ready > named)
-        line_put(line, TINT_NONE, "; %u more", s->n_hosts - ready - named);
-    if (named)
-        line_put(line, TINT_NONE, ")");
-}
-
 void view_line(struct text *out, const struct status *s)
 {
     struct line line = {.utf8 = true};
     format_buffer a, b;
-    line_put(&line, TINT_NONE, "%s %s", short_time(a, s->elapsed_s), phase_name(s->phase));
+    line_put(&line, TINT_NONE, "%s %s", format_seconds(a, s->elapsed_s), phase_name(s->phase));
     add_count(&line, "steps", s->steps, s->stop_steps);
     if (s->stop_learner_steps)
         add_count(&line, "updates", s->learner_steps, s->stop_learner_steps);
     if (isfinite(s->progress))
         line_put(&line, TINT_NONE, " progress %.0f%%", 100 * s->progress);
-    line_put(&line, TINT_NONE, " %s steps/s %s updates/s", tight(a, s->steps_rate), tight(b, s->updates_rate));
+    line_put(&line, TINT_NONE, " %s steps/s %s updates/s", format_short(a, s->steps_rate),
+             format_short(b, s->updates_rate));
     if (isfinite(s->spi)) {
         line_put(&line, TINT_NONE, " spi %.3g", s->spi);
         if (s->spi_target > 0)
@@ -719,13 +625,16 @@ void view_line(struct text *out, const struct status *s)
     }
     if (isfinite(s->value))
         line_put(&line, TINT_NONE, " return %.4g (best %.4g)", s->value, s->best);
-    add_percent(&line, "learners wait", s->learner_idle, s->idle_by.learner);
-    add_percent(&line, "actors wait", s->actor_idle, s->idle_by.actor);
-    if (status_is_limited(s) && s->cause[0] && s->phase < PHASE_DONE)
-        line_put(&line, TINT_NONE, " limited by %s", s->cause);
+    if (isfinite(s->learner_idle))
+        line_put(&line, TINT_NONE, " learners wait %.0f%%", 100 * s->learner_idle);
+    if (isfinite(s->actor_idle))
+        line_put(&line, TINT_NONE, " actors wait %.0f%%", 100 * s->actor_idle);
+    if (why_limits(s->why.cause) && s->phase < PHASE_DONE)
+        line_put(&line, TINT_NONE, " limited by %s", why_cause_names[s->why.cause]);
     if (s->others > 0)
         line_put(&line, TINT_NONE, " other programs take %.1f cores", s->others);
-    add_hosts(&line, s);
+    if (s->n_hosts > 1 && s->phase < PHASE_DONE)
+        line_put(&line, TINT_NONE, " hosts %u/%u", view_hosts_ready(s), s->n_hosts);
     if (s->restarts)
         line_put(&line, TINT_NONE, " restarts %u", s->restarts);
     if (s->reason[0] && s->phase != PHASE_FAILED)

@@ -108,7 +108,7 @@ static void look_at_job(struct watch *self)
         say_job(self);
 }
 
-bool watch_status(const char *folder, struct status_copy *out)
+bool watch_status(const char *folder, struct status *out)
 {
     char *text = run_folder_read(folder, FOLDER_STATUS);
     bool ok = text && status_from_json(text, out);
@@ -157,7 +157,7 @@ static void show_status(struct watch *self)
 {
     char path[FOLDER_SIZE + 16];
     struct stat st;
-    struct status_copy copy;
+    struct status copy;
     run_folder_path(path, sizeof path, self->options->folder, FOLDER_STATUS);
     if (stat(path, &st) != 0 || self->job.state == SLURM_PENDING)
         return;
@@ -168,10 +168,10 @@ static void show_status(struct watch *self)
     if (!watch_status(self->options->folder, &copy))
         return;
     self->log_at = -1;
-    if (copy.status.phase >= PHASE_DONE)
+    if (copy.phase >= PHASE_DONE)
         self->poll_ns = 0; /* the job is about to end */
-    screen_show(self->screen, &copy.status);
-    status_copy_fini(&copy);
+    screen_show(self->screen, &copy);
+    status_fini(&copy);
 }
 
 /* ---- Ctrl-C ---- */
@@ -238,16 +238,24 @@ static rp_status cancel_both(const struct slurm_record *record, rp_error *err)
     return slurm_cancel(record->core, err);
 }
 
+/* Ends a run in order, or at once. */
+static rp_status end_jobs(const char *folder, bool at_once, const char *who, struct slurm_record *record, rp_error *err)
+{
+    if (!slurm_record_read(folder, record)) /* the array is known by now */
+        return err_set(err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", folder);
+    if (at_once)
+        return cancel_both(record, err);
+    stop_note_leave(folder, who);
+    return slurm_ask(record->core, err);
+}
+
 /* A job that waits has nothing to save. */
 static void stop(struct watch *self)
 {
     rp_error err = {0};
     bool force = self->stopping || self->job.state != SLURM_RUNNING;
     screen_say(self->screen, false, force ? "the jobs are cancelled" : "the run stops in order; once more kills it");
-    slurm_record_read(self->options->folder, &self->record); /* the array is known by now */
-    if (!force)
-        stop_note_leave(self->options->folder, "the terminal of the run");
-    if ((force ? cancel_both(&self->record, &err) : slurm_ask(self->record.core, &err)) != RP_OK)
+    if (end_jobs(self->options->folder, force, "the terminal of the run", &self->record, &err) != RP_OK)
         screen_say(self->screen, true, "%s", err.text);
     self->stopping = true;
     self->poll_ns = 0;
@@ -271,15 +279,15 @@ static void heed_signals(struct watch *self)
 static int watch_conclude(const struct watch *self)
 {
     const char *folder = self->options->folder;
-    struct status_copy copy = {0};
+    struct status copy = {0};
     bool known = watch_status(folder, &copy);
-    enum phase phase = known ? copy.status.phase : PHASE_FAILED;
+    enum phase phase = known ? copy.phase : PHASE_FAILED;
     char *report = run_folder_read(folder, REPORT_TEXT);
     if (report && self->options->mode != SCREEN_JSON)
         fputs(report, stdout);
     fflush(stdout);
     if (phase == PHASE_FAILED && known)
-        fprintf(stderr, LAUNCH_PROGRAM ": %s\n", copy.status.reason);
+        fprintf(stderr, LAUNCH_PROGRAM ": %s\n", copy.reason);
     if (!report && !known)
         fprintf(stderr, LAUNCH_PROGRAM ": job %" PRIu64 " has ended before the run began: see %s/" SLURM_CORE_LOG "\n",
                 self->record.core, folder);
@@ -297,20 +305,17 @@ static int watch_conclude(const struct watch *self)
     }
     int status = phase == PHASE_FAILED || (!report && !self->stopping) ? EXIT_FAILED : EXIT_FINE;
     if (known)
-        status_copy_fini(&copy);
+        status_fini(&copy);
     free(report);
     return status;
 }
 
-int watch_run(const struct watch_options *options)
+rp_status watch_run(const struct watch_options *options, int *exit, rp_error *err)
 {
-    struct watch self = {.options = options, .screen = screen_new(options->mode)};
-    rp_error err = {0};
-    if (!slurm_record_read(options->folder, &self.record)) {
-        screen_destroy(&self.screen);
-        err_set(&err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", options->folder);
-        return launch_fail(&err);
-    }
+    struct watch self = {.options = options};
+    if (!slurm_record_read(options->folder, &self.record))
+        return err_set(err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", options->folder);
+    self.screen = screen_new(options->mode);
     skip_old(&self);
     screen_say(self.screen, false, "job %" PRIu64 " is submitted; the run's folder is %s", self.record.core,
                options->folder);
@@ -325,10 +330,11 @@ int watch_run(const struct watch_options *options)
     }
     screen_destroy(&self.screen);
     if (self.ended)
-        return watch_conclude(&self);
-    printf("The run goes on. 'replay-launch status --run %s' shows it, 'replay-launch stop --run %s' ends it.\n",
-           options->folder, options->folder);
-    return EXIT_FINE;
+        *exit = watch_conclude(&self);
+    else
+        printf("The run goes on. 'replay-launch status --run %s' shows it, 'replay-launch stop --run %s' ends it.\n",
+               options->folder, options->folder);
+    return RP_OK;
 }
 
 /* ---- from another terminal ---- */
@@ -337,33 +343,24 @@ int watch_run(const struct watch_options *options)
 static rp_status stop_job(const char *folder, const struct slurm_job *job, bool force, rp_error *err)
 {
     struct slurm_record record;
-    if (!slurm_record_read(folder, &record))
-        return err_set(err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", folder);
-    bool cancel = force || job->state != SLURM_RUNNING;
-    if (!cancel)
-        stop_note_leave(folder, "replay-launch stop");
-    RP_TRY(cancel ? cancel_both(&record, err) : slurm_ask(record.core, err));
+    RP_TRY(end_jobs(folder, force || job->state != SLURM_RUNNING, "replay-launch stop", &record, err));
     RP_TRY(await_end(record.core, STOP_NS, err));
     slurm_record_read(folder, &record);
     RP_TRY(slurm_cancel(record.array, err));
     return record.array > 0 ? await_end(record.array, STOP_NS, err) : RP_OK;
 }
 
-bool watch_stop(const char *folder, bool force, int *status)
+bool watch_stop(const char *folder, bool force, rp_status *status, rp_error *err)
 {
     struct slurm_record record;
     struct slurm_job job;
-    rp_error err = {0};
     if (!slurm_record_read(folder, &record))
         return false;
-    *status = EXIT_FINE;
-    if (slurm_poll(record.core, &job, &err) != RP_OK)
-        *status = launch_fail(&err);
-    else if (job.state == SLURM_GONE)
-        printf("%s: no job works on it\n", folder);
-    else if (stop_job(folder, &job, force, &err) != RP_OK)
-        *status = launch_fail(&err);
-    else
-        printf("%s: stopped\n", folder);
+    *status = slurm_poll(record.core, &job, err);
+    bool works = job.state != SLURM_GONE;
+    if (*status == RP_OK && works)
+        *status = stop_job(folder, &job, force, err);
+    if (*status == RP_OK)
+        printf("%s: %s\n", folder, works ? "stopped" : "no job works on it");
     return true;
 }

@@ -14,11 +14,11 @@ struct watch_options {
     struct interrupts *interrupts;
 };
 /* Shows the run until its core job has ended, then prints its report. Ctrl-C on a terminal asks whether the run goes on without it;
- * elsewhere it stops the run. Returns the exit status. */
-int watch_run(const struct watch_options *options);
+ * elsewhere it stops the run. *exit: the exit status. */
+rp_status watch_run(const struct watch_options *options, int *exit, rp_error *err);
 
-/* Reads status.json; status_copy_fini. False: there is none. */
-bool watch_status(const char *folder, struct status_copy *out);
+/* Reads status.json; status_fini. False: there is none. */
+bool watch_status(const char *folder, struct status *out);
 
 /* Whether somebody works on a run, here or in a job: asked of Slurm every other second only. Zero-initialised. */
 struct watch_alive {
@@ -29,8 +29,7 @@ struct watch_alive {
 bool watch_alive(struct watch_alive *self, const char *folder);
 /* Refuses to go on with a run whose job has not ended; other runs are free. given: what the user wrote. */
 rp_status watch_is_free(const char *given, rp_error *err);
-/* Ends the run in order, or with `force` at once, and waits for it. True if the run is one of Slurm; then *status is the exit
- * status. */
-bool watch_stop(const char *folder, bool force, int *status);
+/* Ends the run in order, or with `force` at once, and waits for it. False: the run is none of Slurm. */
+bool watch_stop(const char *folder, bool force, rp_status *status, rp_error *err);
 
 #endif

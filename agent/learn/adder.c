@@ -1,9 +1,10 @@
-/* Adders: what all share (the stream, the queue of operations and the checks) and the three kinds.
+/* Adders: what all share (the stream, the queue of items and the checks) and the kinds: transitions and sequences. An episode is a
+ * sequence that is as long as an episode may be, and is cut off at its end.
  *
  * Rows of the writer's stream are made in two parts: the observation is set when it is seen, the rest follows when the
  * action in it and what came of that are known. Rows never wait; items may, for room in the writer's buffer. So a call
- * first puts the operations that it leads to into a queue and then works through it. What is left after a time-out is
- * done by the next adder_retry, each operation once. */
+ * first makes its rows and puts the items over them into a queue, and then works through the queue. What is left after a
+ * time-out is done by the next adder_retry. */
 #include "agent/learn/adder.h"
 
 #include <math.h>
@@ -35,23 +36,11 @@ enum adder_column {
     ADDER_MAX_COLUMNS,
 };
 
-enum op_kind {
-    OP_ROW,  /* completes the row whose observation is set, without an action; or makes one without an observation */
-    OP_ZERO, /* `count` rows of zeros, marked as padding */
-    OP_ITEM,
-    OP_END, /* of the writer's episode */
-};
-
-/* Rows are counted from the start of the writer's episode. */
-struct op {
-    int32_t kind;         /* an op_kind */
-    uint8_t step_type;    /* OP_ROW */
-    float reward;         /* OP_ROW */
-    float discount;       /* OP_ROW */
-    uint64_t count;       /* OP_ZERO */
-    uint64_t first, last; /* OP_ITEM: its first row; transitions: the row of the next observation */
-    uint64_t result;      /* OP_ITEM, transitions: the row of reward and discount */
-    double priority;      /* OP_ITEM */
+/* An item that is to be made. Rows are counted from the start of the writer's episode. */
+struct item {
+    uint64_t first, last; /* its first row; transitions: the row of the next observation */
+    uint64_t result;      /* transitions: the row of reward and discount */
+    double priority;
 };
 
 /* What later items need of an earlier row. */
@@ -61,14 +50,15 @@ struct trace {
 
 struct adder_kind_ops {
     const char *name;
-    /* Sets keep_rows, max_ops, slices and n_slices. */
+    /* Sets keep_rows, max_items, slices and n_slices. */
     void (*create)(struct adder *self);
-    /* Completes the row of this step and queues the operations that follow. The next observation is not set yet. */
+    /* Completes the row of this step and queues the items that end there. The next observation is not set yet. */
     rp_status (*step)(struct adder *self, const struct adder_step *step, rp_error *err);
-    /* Queues the operations at the end of an episode, after the next observation was set. */
-    void (*end)(struct adder *self, const struct adder_step *step);
+    /* Makes the rows at the end of an episode and queues their items, after those of its last step were made. Sets `closing` if
+     * the writer's episode ends, too. */
+    rp_status (*end)(struct adder *self, rp_error *err);
     /* Points self->slices to the rows of an item. */
-    void (*aim)(struct adder *self, const struct op *op);
+    void (*aim)(struct adder *self, const struct item *item);
 };
 
 struct adder {
@@ -80,8 +70,12 @@ struct adder {
     void *zeros; /* as long as the longest row of a column */
     uint32_t n_columns;
     bool with_types, with_log_prob;
-    bool running;       /* inside an episode */
-    bool ended;         /* the last step was added, and the queue is not empty */
+    bool running;  /* inside an episode */
+    bool over;     /* the last step was added: the episode ends when the queue is empty */
+    bool ended;    /* its end is not in the queue yet */
+    bool closing;  /* the writer's episode ends after the queue */
+    bool terminal; /* of the last step */
+    float last_value;
     uint64_t length;    /* steps of this episode */
     uint64_t rows;      /* complete rows in the writer's episode, queued ones included */
     uint64_t policy;    /* version of the parameters that act now */
@@ -91,36 +85,29 @@ struct adder {
     double *power; /* transitions: powers of the discount, 0 .. n - 1 */
     rp_slice slices[ADDER_MAX_COLUMNS];
     uint32_t n_slices;
-    struct op *queue;
-    uint32_t max_ops, n_ops, next_op;
+    struct item *queue;
+    uint32_t max_items, n_items, next_item;
     struct adder_stats stats;
     uint64_t accepted;       /* items, when an item was last refused */
     uint64_t refused_before; /* items, when one was last accepted */
     struct log_limit log;
 };
 
-/* ---- rows and operations, for the kinds ---- */
+/* ---- rows and items, for the kinds ---- */
 
 /* A row of the stream, but for its observation. */
 struct adder_row {
-    const void *action; /* NULL: none */
+    const void *action; /* NULL: none; streams with step types have zeros there */
     float reward, discount;
     uint8_t step_type;
     float log_prob;
 };
 
-/* Appends an operation, zeroed but for its kind. */
-static struct op *adder_push(struct adder *self, int32_t kind)
-{
-    struct op *op = &self->queue[self->n_ops++];
-    *op = (struct op){.kind = kind};
-    return op;
-}
-
 /* Completes the row whose observation is set. Streams without step_type and log_prob leave them out. */
 static rp_status adder_complete(struct adder *self, const struct adder_row *row, rp_error *err)
 {
-    const void *values[ADDER_MAX_COLUMNS] = {NULL,           row->action,     &row->reward,
+    const void *action = row->action || !self->with_types ? row->action : self->zeros;
+    const void *values[ADDER_MAX_COLUMNS] = {NULL,           action,          &row->reward,
                                              &row->discount, &row->step_type, &row->log_prob};
     rp_writer_set_policy(self->writer, self->policy);
     return rp_writer_append(self->writer, values, -1, err);
@@ -154,8 +141,8 @@ static void transition_create(struct adder *self)
     self->slices[3] = (rp_slice){.field = "discount", .column = COLUMN_DISCOUNT, .count = 1, .squeeze = 1};
     self->slices[4] = (rp_slice){.field = "next_observation", .column = COLUMN_OBSERVATION, .count = 1, .squeeze = 1};
     self->n_slices = 5;
-    self->keep_rows = (uint64_t)config->n_step + 1;
-    self->max_ops = 2 * (uint32_t)config->n_step + 2;
+    self->keep_rows = 2 * (uint64_t)config->n_step;
+    self->max_items = (uint32_t)config->n_step + 1;
 }
 
 /* The rewards of rows first .. last - 1, discounted. */
@@ -181,11 +168,8 @@ static void transition_push_item(struct adder *self, const struct window *window
     double priority = ADDER_PRIORITY;
     if (self->config.actor_priorities)
         priority = fabs(window->sum + self->config.discount * window->discount * window->value - (double)trace->q);
-    struct op *op = adder_push(self, OP_ITEM);
-    op->first = window->first;
-    op->last = window->last;
-    op->result = window->result;
-    op->priority = priority > ADDER_MIN_PRIORITY ? priority : ADDER_MIN_PRIORITY;
+    self->queue[self->n_items++] = (struct item){window->first, window->last, window->result,
+                                                 priority > ADDER_MIN_PRIORITY ? priority : ADDER_MIN_PRIORITY};
 }
 
 static rp_status transition_step(struct adder *self, const struct adder_step *in, rp_error *err)
@@ -202,30 +186,26 @@ static rp_status transition_step(struct adder *self, const struct adder_step *in
     return RP_OK;
 }
 
-static void transition_end(struct adder *self, const struct adder_step *in)
+static rp_status transition_end(struct adder *self, rp_error *err)
 {
     uint64_t last = self->rows, n = (uint64_t)self->config.n_step;
     for (uint64_t first = last < n ? 0 : last - n; first < last; first++) {
         double sum = sum_rewards(self, first, last);
-        double discount = in->terminal ? 0 : self->power[last - first - 1];
-        struct op *row = adder_push(self, OP_ROW);
-        row->reward = (float)sum;
-        row->discount = (float)discount;
+        double discount = self->terminal ? 0 : self->power[last - first - 1];
+        RP_TRY(adder_complete(self, &(struct adder_row){.reward = (float)sum, .discount = (float)discount}, err));
         transition_push_item(self, &(struct window){first, last, self->rows++, sum, discount,
-                                                    in->terminal ? 0 : (double)in->last_value});
+                                                    self->terminal ? 0 : (double)self->last_value});
     }
-    adder_push(self, OP_END);
+    self->closing = true;
+    return RP_OK;
 }
 
-static void transition_aim(struct adder *self, const struct op *op)
+static void transition_aim(struct adder *self, const struct item *item)
 {
-    self->slices[0].start = self->slices[1].start = (int64_t)op->first;
-    self->slices[2].start = self->slices[3].start = (int64_t)op->result;
-    self->slices[4].start = (int64_t)op->last;
+    self->slices[0].start = self->slices[1].start = (int64_t)item->first;
+    self->slices[2].start = self->slices[3].start = (int64_t)item->result;
+    self->slices[4].start = (int64_t)item->last;
 }
-
-static const struct adder_kind_ops adder_transition = {"transition", transition_create, transition_step, transition_end,
-                                                       transition_aim};
 
 /* ---- sequences ----
  *
@@ -236,7 +216,9 @@ static const struct adder_kind_ops adder_transition = {"transition", transition_
  *   truncate   the item of the write point without its missing rows: the newest L - M rows
  *   write      an item over the newest min(L, N) rows; some are in the item before as well
  *   continue   nothing: rows are counted on through the next episode, and items may hold the end of one episode and the
- *              start of the next */
+ *              start of the next
+ *
+ * An episode of T steps is one item with all of its T + 1 rows: the truncated one of a length that no episode reaches. */
 
 static void sequence_create(struct adder *self)
 {
@@ -246,95 +228,20 @@ static void sequence_create(struct adder *self)
     for (uint32_t i = 0; i < self->n_columns; i++)
         self->slices[i] = (rp_slice){.column = i, .count = fixed ? (uint32_t)config->length : 0};
     self->n_slices = self->n_columns;
-    self->keep_rows = (uint64_t)config->length;
-    self->max_ops = 6;
+    self->keep_rows = (uint64_t)self->sequence.length;
+    self->max_items = 2;
 }
 
 static void sequence_push_item(struct adder *self, uint64_t first)
 {
-    struct op *op = adder_push(self, OP_ITEM);
-    op->first = first;
-    op->priority = ADDER_PRIORITY;
+    self->queue[self->n_items++] = (struct item){.first = first, .priority = ADDER_PRIORITY};
 }
 
-/* Completes the row of a step. */
-static rp_status sequence_row(struct adder *self, const struct adder_step *in, rp_error *err)
-{
-    uint8_t type = self->length == 0 ? STEP_FIRST : STEP_MID;
-    return adder_complete(
-        self, &(struct adder_row){in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob}, err);
-}
-
-static rp_status sequence_step(struct adder *self, const struct adder_step *in, rp_error *err)
-{
-    RP_TRY(sequence_row(self, in, err));
-    if (sequence_missing(&self->sequence, self->rows + 1) == 0)
-        sequence_push_item(self, self->rows + 1 - (uint64_t)self->sequence.length);
-    return RP_OK;
-}
-
-static void sequence_push_rest(struct adder *self, uint64_t lack)
-{
-    uint64_t length = (uint64_t)self->sequence.length;
-    if (self->config.end == ADDER_WRITE) {
-        sequence_push_item(self, self->rows < length ? 0 : self->rows - length);
-        return;
-    }
-    if (self->config.end == ADDER_CONTINUE || lack >= length)
-        return;
-    uint64_t first = self->rows + lack - length;
-    if (self->config.end == ADDER_PAD) {
-        adder_push(self, OP_ZERO)->count = lack;
-        self->rows += lack;
-    }
-    sequence_push_item(self, first);
-}
-
-static void sequence_end(struct adder *self, const struct adder_step *in)
-{
-    (void)in;
-    adder_push(self, OP_ROW)->step_type = STEP_LAST;
-    self->rows++;
-    uint64_t lack = sequence_missing(&self->sequence, self->rows);
-    if (lack == 0)
-        sequence_push_item(self, self->rows - (uint64_t)self->sequence.length);
-    else
-        sequence_push_rest(self, lack);
-    if (self->config.end != ADDER_CONTINUE)
-        adder_push(self, OP_END);
-}
-
-static void sequence_aim(struct adder *self, const struct op *op)
-{
-    for (uint32_t i = 0; i < self->n_slices; i++) {
-        self->slices[i].start = (int64_t)op->first;
-        self->slices[i].count = 0; /* up to the newest row, so that items of all lengths have one layout */
-    }
-}
-
-static const struct adder_kind_ops adder_sequence = {"sequence", sequence_create, sequence_step, sequence_end,
-                                                     sequence_aim};
-
-/* ---- episodes ----
- *
- * One item per episode, with all of its rows: T + 1 for T steps, the last one LAST with s_T and zeros. */
-
-static void episode_create(struct adder *self)
-{
-    const struct adder_config *config = &self->config;
-    for (uint32_t i = 0; i < self->n_columns; i++)
-        self->slices[i] = (rp_slice){.column = i};
-    self->n_slices = self->n_columns;
-    self->keep_rows = (uint64_t)config->max_length + 1;
-    self->max_ops = 4;
-}
-
-/* Drops the episode: no item refers to its rows. A new one may begin. */
+/* Drops an episode that is too long: no item refers to its rows. A new one may begin. */
 static rp_status episode_refuse(struct adder *self, rp_error *err)
 {
-    adder_push(self, OP_ROW);
-    adder_push(self, OP_END);
-    self->ended = true;
+    RP_TRY(adder_complete(self, &(struct adder_row){0}, err));
+    self->over = self->closing = true;
     RP_TRY(adder_retry(self, 0, err));
     return err_set(
         err, RP_FAILED_PRECONDITION,
@@ -343,22 +250,54 @@ static rp_status episode_refuse(struct adder *self, rp_error *err)
         (long long)self->config.max_length);
 }
 
-static rp_status episode_step(struct adder *self, const struct adder_step *in, rp_error *err)
+static rp_status sequence_step(struct adder *self, const struct adder_step *in, rp_error *err)
 {
-    if (self->length >= (uint64_t)self->config.max_length)
+    uint8_t type = self->length == 0 ? STEP_FIRST : STEP_MID;
+    if (self->config.kind == ADDER_EPISODE && self->length >= (uint64_t)self->config.max_length)
         return episode_refuse(self, err);
-    return sequence_row(self, in, err);
+    RP_TRY(adder_complete(
+        self, &(struct adder_row){in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob}, err));
+    if (sequence_missing(&self->sequence, self->rows + 1) == 0)
+        sequence_push_item(self, self->rows + 1 - (uint64_t)self->sequence.length);
+    return RP_OK;
 }
 
-static void episode_end(struct adder *self, const struct adder_step *in)
+/* Makes n rows of padding. */
+static rp_status sequence_pad(struct adder *self, uint64_t n, rp_error *err)
 {
-    (void)in;
-    adder_push(self, OP_ROW)->step_type = STEP_LAST;
-    sequence_push_item(self, 0);
-    adder_push(self, OP_END);
+    uint8_t type = STEP_PADDING;
+    const void *values[ADDER_MAX_COLUMNS] = {self->zeros, self->zeros, self->zeros, self->zeros, &type, self->zeros};
+    for (uint64_t i = 0; i < n; i++)
+        RP_TRY(rp_writer_append(self->writer, values, -1, err));
+    self->rows += n;
+    return RP_OK;
 }
 
-static const struct adder_kind_ops adder_episode = {"episode", episode_create, episode_step, episode_end, sequence_aim};
+static rp_status sequence_end(struct adder *self, rp_error *err)
+{
+    RP_TRY(adder_complete(self, &(struct adder_row){.step_type = STEP_LAST}, err));
+    self->rows++;
+    int32_t end = self->config.end;
+    uint64_t length = (uint64_t)self->sequence.length, lack = sequence_missing(&self->sequence, self->rows);
+    uint64_t first = self->rows + lack < length ? 0 : self->rows + lack - length;
+    self->closing = end != ADDER_CONTINUE;
+    if (lack > 0 && end == ADDER_WRITE) {
+        sequence_push_item(self, self->rows < length ? 0 : self->rows - length);
+    } else if (lack == 0 || (end != ADDER_CONTINUE && lack < length)) {
+        if (end == ADDER_PAD)
+            RP_TRY(sequence_pad(self, lack, err));
+        sequence_push_item(self, first);
+    }
+    return RP_OK;
+}
+
+static void sequence_aim(struct adder *self, const struct item *item)
+{
+    for (uint32_t i = 0; i < self->n_slices; i++) {
+        self->slices[i].start = (int64_t)item->first;
+        self->slices[i].count = 0; /* up to the newest row, so that items of all lengths have one layout */
+    }
+}
 
 /* ---- time ---- */
 
@@ -378,24 +317,6 @@ static int64_t time_left_ms(int64_t timeout_ms, int64_t deadline)
 }
 
 /* ---- the queue ---- */
-
-static rp_status zero_rows(struct adder *self, uint64_t n, rp_error *err)
-{
-    uint8_t type = STEP_PADDING;
-    const void *values[ADDER_MAX_COLUMNS] = {self->zeros, self->zeros, self->zeros, self->zeros, &type, self->zeros};
-    for (uint64_t i = 0; i < n; i++)
-        RP_TRY(rp_writer_append(self->writer, values, -1, err));
-    return RP_OK;
-}
-
-static rp_status make_item(struct adder *self, const struct op *op, int64_t timeout_ms, rp_error *err)
-{
-    self->ops->aim(self, op);
-    RP_TRY(rp_writer_item(self->writer, self->config.table, op->priority, self->slices, self->n_slices, timeout_ms,
-                          NULL, err));
-    self->stats.items++;
-    return RP_OK;
-}
 
 /* Counts the items that the broker has refused since the last time, and logs the reason of the first. status: of the writer's
  * call before; RP_OK comes of it if it only told of these items. A refused item costs nothing but itself. When the broker
@@ -429,60 +350,49 @@ static rp_status take_rejections(struct adder *self, rp_status status, rp_error 
     return told ? RP_OK : status;
 }
 
-/* Does one operation. *done: it must not be repeated, whatever the status. */
-static rp_status perform(struct adder *self, const struct op *op, int64_t timeout_ms, bool *done, rp_error *err)
+static rp_status make_item(struct adder *self, const struct item *item, int64_t timeout_ms, rp_error *err)
 {
-    rp_status status = RP_INTERNAL;
-    switch ((enum op_kind)op->kind) {
-    case OP_ROW:
-        status = adder_complete(self,
-                                &(struct adder_row){.action = self->with_types ? self->zeros : NULL,
-                                                    .reward = op->reward,
-                                                    .discount = op->discount,
-                                                    .step_type = op->step_type},
-                                err);
-        break;
-    case OP_ZERO:
-        status = zero_rows(self, op->count, err);
-        break;
-    case OP_ITEM:
-        status = make_item(self, op, timeout_ms, err);
-        break;
-    case OP_END:
-        /* Does not wait; reports items that were refused. */
-        status = take_rejections(self, rp_writer_end_episode(self->writer, RP_END_GO, 0, err), err);
-        self->rows = 0;
-        *done = true;
-        return status;
-    }
-    *done = status == RP_OK;
-    return status;
+    self->ops->aim(self, item);
+    RP_TRY(rp_writer_item(self->writer, self->config.table, item->priority, self->slices, self->n_slices, timeout_ms,
+                          NULL, err));
+    self->stats.items++;
+    return RP_OK;
+}
+
+static rp_status make_items(struct adder *self, int64_t timeout_ms, int64_t deadline, rp_error *err)
+{
+    for (; self->next_item < self->n_items; self->next_item++)
+        RP_TRY(make_item(self, &self->queue[self->next_item], time_left_ms(timeout_ms, deadline), err));
+    self->next_item = self->n_items = 0;
+    return RP_OK;
 }
 
 static rp_status run_queue(struct adder *self, int64_t timeout_ms, rp_error *err)
 {
     /* Several items may have to wait one after the other; a single one needs no look at the clock. */
-    int64_t deadline = self->n_ops - self->next_op > 2 ? deadline_ns(timeout_ms) : 0;
-    rp_status status = RP_OK;
-    while (status == RP_OK && self->next_op < self->n_ops) {
-        bool done = false;
-        status = perform(self, &self->queue[self->next_op], timeout_ms, &done, err);
-        self->next_op += done;
-        timeout_ms = time_left_ms(timeout_ms, deadline);
+    int64_t deadline = self->over ? deadline_ns(timeout_ms) : 0;
+    RP_TRY(make_items(self, timeout_ms, deadline, err));
+    if (!self->over)
+        return RP_OK;
+    if (self->ended) {
+        self->ended = false;
+        RP_TRY(self->ops->end(self, err));
+        RP_TRY(make_items(self, timeout_ms, deadline, err));
     }
-    if (self->next_op < self->n_ops)
-        return status;
-    self->next_op = self->n_ops = 0;
-    if (self->ended)
-        self->running = self->ended = false;
-    return status;
+    bool closing = self->closing;
+    self->over = self->running = self->closing = false;
+    if (!closing)
+        return RP_OK;
+    self->rows = 0;
+    /* Does not wait; reports items that were refused. */
+    return take_rejections(self, rp_writer_end_episode(self->writer, RP_END_GO, 0, err), err);
 }
 
 /* ---- steps ---- */
 
 static rp_status check_queue(const struct adder *self, rp_error *err)
 {
-    if (self->n_ops == 0)
+    if (self->n_items == 0 && !self->over)
         return RP_OK;
     return err_set(err, RP_FAILED_PRECONDITION,
                    "part of the step before is still to be done: call adder_retry until it is");
@@ -529,8 +439,9 @@ rp_status adder_add(struct adder *self, const struct adder_step *step, int64_t t
     self->stats.steps++;
     RP_TRY(rp_writer_set(self->writer, COLUMN_OBSERVATION, step->next_observation, self->observation_bytes, err));
     if (step->terminal || step->truncated) {
-        self->ops->end(self, step);
-        self->ended = true;
+        self->over = self->ended = true;
+        self->terminal = step->terminal;
+        self->last_value = step->last_value;
         self->stats.episodes++;
     }
     return adder_retry(self, timeout_ms, err);
@@ -571,12 +482,15 @@ void adder_get_stats(const struct adder *self, struct adder_stats *out)
 
 static rp_status read_config(struct adder *self, const struct adder_config *in, rp_error *err)
 {
-    static const struct adder_kind_ops *const kinds[] = {
-        [ADDER_TRANSITION] = &adder_transition, [ADDER_SEQUENCE] = &adder_sequence, [ADDER_EPISODE] = &adder_episode};
+    static const struct adder_kind_ops kinds[] = {
+        [ADDER_TRANSITION] = {"transition", transition_create, transition_step, transition_end, transition_aim},
+        [ADDER_SEQUENCE] = {"sequence", sequence_create, sequence_step, sequence_end, sequence_aim},
+        [ADDER_EPISODE] = {"episode", sequence_create, sequence_step, sequence_end, sequence_aim},
+    };
     struct adder_config *config = &self->config;
     *config = *in;
     config->table = need_text(in->table ? in->table : "");
-    self->ops = kinds[in->kind];
+    self->ops = &kinds[in->kind];
     self->with_types = in->kind != ADDER_TRANSITION;
     if (config->buffer_items == 0)
         config->buffer_items = DEFAULT_BUFFER_ITEMS;
@@ -591,6 +505,10 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
                        (long long)config->batch_items, (long long)config->buffer_items);
     char why[160];
     self->sequence = (struct sequence){config->length, config->period, config->burn_in};
+    if (in->kind == ADDER_EPISODE) {
+        self->sequence.length = config->max_length + 1;
+        config->end = ADDER_TRUNCATE;
+    }
     if (in->kind == ADDER_SEQUENCE && !sequence_check(&self->sequence, why, sizeof why))
         return err_set(err, RP_INVALID_ARGUMENT, "adder: %s", why);
     if (config->actor_priorities && in->kind != ADDER_TRANSITION)
@@ -630,14 +548,14 @@ static void make_columns(struct adder *self, const rp_env_spec *spec, rp_column 
 
 static void make_memory(struct adder *self)
 {
-    uint64_t rows = self->config.kind == ADDER_EPISODE ? 1 : self->keep_rows, size = 1;
+    uint64_t rows = self->with_types ? 1 : self->keep_rows, size = 1;
     while (size < rows + 1)
         size *= 2;
     size_t widest = self->observation_bytes > self->action_bytes ? self->observation_bytes : self->action_bytes;
     self->trace_mask = size - 1;
     self->trace = need_alloc(size * sizeof *self->trace);
     self->zeros = need_alloc(widest + sizeof(float));
-    self->queue = need_alloc(self->max_ops * sizeof *self->queue);
+    self->queue = need_alloc(self->max_items * sizeof *self->queue);
     size_t powers = self->config.kind == ADDER_TRANSITION ? (size_t)self->config.n_step : 1;
     self->power = need_alloc(powers * sizeof *self->power);
     double power = 1;

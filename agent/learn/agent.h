@@ -163,7 +163,7 @@ float agent_value(struct agent *self, const void *observation);
 /* A learner's step: gradient, then apply. */
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
 
-/* ---- for the algorithms: what they share (algorithm.c) ---- */
+/* ---- for the algorithms: what they share ---- */
 
 /* Allocates params and grads, zeroed, for n_params numbers. */
 void agent_alloc(struct agent *self, uint32_t n_params);

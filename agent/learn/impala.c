@@ -9,7 +9,15 @@
  *
  * Rows t and t + 1 of a sequence are transition t. The row LAST of an episode has an observation and no action: its
  * value is the bootstrap of the row before, and no trace passes it. So the last row of a sequence, LAST rows and
- * padding are in no term of the loss. */
+ * padding are in no term of the loss.
+ *
+ * V-trace (equation 1 of the paper) gives values of a policy pi from steps that another policy mu took:
+ *
+ *   v_s     = V(x_s) + sum_{t >= s} g_s ... g_{t-1} c_s ... c_{t-1} delta_t
+ *   delta_t = rho_t (r_t + g_t V(x_{t+1}) - V(x_t))
+ *   rho_t   = c_t = min(1, pi(a_t) / mu(a_t))
+ *
+ * g_t is the discount of step t with the environment's part in it, so 0 after a terminal step. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +26,6 @@
 #include "agent/learn/adder.h" /* step_type */
 #include "agent/learn/agent.h"
 #include "agent/learn/kernel.h"
-#include "agent/learn/vtrace.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
@@ -30,9 +37,10 @@ struct workspace {
     float *input;                                  /* [rows][inputs], for observations that are not floats */
     float *log_pi;                                 /* [rows][actions] */
     float *d_logits, *d_value;                     /* [rows][actions], [rows] */
-    float *discount, *log_rho, *reward, *baseline; /* [n][length - 1]: what V-trace reads ... */
-    float *bootstrap;                              /* [n] */
-    float *target, *advantage;                     /* ... and writes */
+    float *discount, *log_rho, *reward, *baseline; /* [n][length - 1]: g_t, log pi / mu, r_t and V(x_t) */
+    float *bootstrap;                              /* [n]: V of the last row */
+    float *target;                                 /* [n][length - 1]: v_t */
+    float *advantage;                              /* the same: rho_t (r_t + g_t v_{t+1} - V(x_t)) */
     uint8_t *used;                                 /* [n][length - 1]: this is a transition */
     double *priority;                              /* [n] */
 };
@@ -187,6 +195,24 @@ static uint32_t lay_out(struct agent *self, const struct agent_batch *batch, con
     return used;
 }
 
+/* Computes targets and advantages of the rows from `first` on, in reverse (remark 1 of the paper):
+ * v_t - V_t = delta_t + g_t c_t (v_{t+1} - V_{t+1}). */
+static void trace_sequence(struct workspace *work, size_t first, uint32_t length, double bootstrap)
+{
+    double next_value = bootstrap, next_target = bootstrap;
+    for (size_t t = first + length; t-- > first;) {
+        double rho = fmin(1.0, exp((double)work->log_rho[t])), c = rho;
+        double discount = (double)work->discount[t], reward = (double)work->reward[t],
+               value = (double)work->baseline[t];
+        double delta = rho * (reward + discount * next_value - value);
+        double target = value + delta + discount * c * (next_target - next_value);
+        work->target[t] = (float)target;
+        work->advantage[t] = (float)(rho * (reward + discount * next_target - value));
+        next_value = value;
+        next_target = target;
+    }
+}
+
 /* What the policy's loss says about one row. */
 struct row_terms {
     uint32_t action;
@@ -263,17 +289,8 @@ static void impala_gradient(struct agent *self, const struct agent_batch *batch,
         log_softmax(logits + row * n_actions, n_actions, work->log_pi + row * n_actions);
 
     uint32_t used = lay_out(self, batch, value);
-    vtrace_targets(&(struct vtrace){
-        .n = batch->n,
-        .length = batch->length - 1,
-        .discount = work->discount,
-        .log_rho = work->log_rho,
-        .reward = work->reward,
-        .value = work->baseline,
-        .bootstrap = work->bootstrap,
-        .target = work->target,
-        .advantage = work->advantage,
-    });
+    for (uint32_t i = 0; i < batch->n; i++)
+        trace_sequence(work, (size_t)i * (batch->length - 1), batch->length - 1, (double)work->bootstrap[i]);
 
     memset(work->d_logits, 0, (size_t)rows * n_actions * sizeof(float));
     memset(work->d_value, 0, rows * sizeof(float));

@@ -260,16 +260,6 @@ INLINE void activate_row(float *restrict y, const float *restrict b, size_t n, i
         y[k] = rest[k - j];
 }
 
-INLINE void kernel_activate_body(float *restrict y, size_t n, int32_t activation)
-{
-    if (activation == NET_RELU)
-        activate_row(y, NULL, n, NET_RELU);
-    else if (activation == NET_TANH)
-        activate_row(y, NULL, n, NET_TANH);
-}
-
-KERNEL(kernel_activate, (float *y, size_t n, int32_t activation), (y, n, activation))
-
 INLINE void kernel_bias_body(float *restrict y, size_t rows, uint32_t n, const float *restrict b, int32_t activation)
 {
     for (size_t i = 0; i < rows; i++, y += n) {
@@ -278,7 +268,7 @@ INLINE void kernel_bias_body(float *restrict y, size_t rows, uint32_t n, const f
         else if (activation == NET_TANH)
             activate_row(y, b, n, NET_TANH);
         else
-            for (uint32_t j = 0; j < n; j++) /* heads have one or two outputs */
+            for (uint32_t j = 0; b && j < n; j++) /* heads have one or two outputs */
                 y[j] += b[j];
     }
 }

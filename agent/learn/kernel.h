@@ -20,9 +20,8 @@ void kernel_product(const float *a, size_t row_step, size_t step, uint32_t m, ui
 /* y = x W for a few outputs and not too many inputs: heads, for which a matrix product is mostly preparation. */
 enum { KERNEL_NARROW_OUTPUTS = 4, KERNEL_NARROW_INPUTS = 512 };
 void kernel_narrow(const float *x, size_t rows, uint32_t n_in, const float *w, uint32_t n_out, float *y);
-/* Adds b to each row of y and applies the activation. */
+/* Adds b, unless it is NULL, to each row of y and applies the activation. */
 void kernel_bias(float *y, size_t rows, uint32_t n, const float *b, int32_t activation);
-void kernel_activate(float *y, size_t n, int32_t activation);
 /* d *= derivative of the activation where its result was y. */
 void kernel_derive(float *d, const float *y, size_t n, int32_t activation);
 /* Returns the index of the largest number, of equal ones the first. */

@@ -238,7 +238,7 @@ static void forward_layer(const struct net_layer *layer, const float *params, co
 static void forward_row(const struct net_layer *layer, const float *params, const float *x, uint32_t *index, float *y)
 {
     kernel_affine(x, layer->inputs, params + layer->weight, params + layer->bias, layer->outputs, index, y);
-    kernel_activate(y, layer->outputs, layer->activation);
+    kernel_bias(y, 1, layer->outputs, NULL, layer->activation);
 }
 
 static void forward_dueling(const struct net *net, struct net_pass *pass)

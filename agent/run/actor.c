@@ -1,10 +1,13 @@
 #include "agent/run/actor.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/run/show.h"
 #include "agent/run/stop.h"
+#include "agent/run/worker.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
@@ -14,6 +17,8 @@
 /* Time between two checks of the stop flag. */
 #define WAIT_MS 200
 #define WAITS_BEFORE_LOG 25u
+/* How long to wait for the broker when adders are made. */
+#define JOIN_MS 30000
 
 double actor_ladder(double base, double alpha, uint32_t index, uint32_t n)
 {
@@ -278,51 +283,136 @@ rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_e
     return take_step(self, ended, err);
 }
 
-rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err)
+rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, struct show *show, struct measured *out,
+                                    rp_error *err)
 {
-    double sum = 0.0;
-    for (uint64_t i = 0; i < n;) {
+    *out = (struct measured){.lowest = INFINITY, .highest = -INFINITY};
+    while (out->episodes < n) {
+        double before = self->running ? self->episode.value : 0.0;
         bool ended;
         if (is_stopped(self->actor.options.stop))
-            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)i,
+            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)out->episodes,
                            (unsigned long long)n);
-        self->recorded = self->recording && i + 1 == n;
+        self->recorded = self->recording && out->episodes + 1 == n;
         RP_TRY(environment_loop_step(self, &ended, err));
+        if (show)
+            show_step(show, self, self->episode.value - before, ended);
         if (!ended)
             continue;
-        sum += self->episode.value;
-        i++;
+        double value = self->episode.value;
+        out->episodes++;
+        out->steps += self->episode.steps;
+        out->sum += value;
+        out->squares += value * value;
+        out->lowest = fmin(out->lowest, value);
+        out->highest = fmax(out->highest, value);
     }
-    *mean = n ? sum / (double)n : 0.0;
     return RP_OK;
 }
 
-/* ---- a round ---- */
+/* ---- a crew ---- */
 
-void environment_round_init(struct environment_round *self, struct environment_loop *loops, uint32_t n)
+rp_status crew_open(struct crew *self, const struct crew_options *options, rp_error *err)
 {
-    size_t bytes = env_observation_bytes(&loops[0].env->spec);
-    *self = (struct environment_round){.loops = loops,
-                                       .n = n,
-                                       .actors = need_alloc(n * sizeof(*self->actors)),
-                                       .choosing = need_alloc(n * sizeof(*self->choosing)),
-                                       .choices = need_alloc(n * sizeof *self->choices),
-                                       .observations = need_alloc(n * bytes)};
+    const struct run_config *config = options->config;
+    const struct env_config *env = &config->environment;
+    *self = (struct crew){.options = *options};
+    if (options->python && env_is_python(env) && !options->provider)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.%s' with the "
+                       "same options instead, or the whole run with replay-launch",
+                       env_name(env), env->interpreter, options->python);
+    RP_TRY(env_group_open(&self->envs, env, options->n, options->provider, err));
+    self->n = self->envs.n;
+    for (uint32_t i = 0; i < self->n; i++)
+        env_seed(&self->envs.envs[i], worker_seed(config, options->evaluates ? "evaluator-environment" : "environment",
+                                                  options->index * self->n + i));
+    struct agent_config agent = config->agent;
+    agent.acting_rows = self->n < ACTOR_ROWS ? self->n : ACTOR_ROWS;
+    self->agent = agent_new(&agent, env_name(env), &self->envs.envs[0].spec, worker_seed(config, "parameters", 0), err);
+    return self->agent ? RP_OK : (rp_status)err->status;
 }
 
-void environment_round_fini(struct environment_round *self)
+static rp_status open_loop(struct crew *self, rp_client *client, uint32_t i, rp_error *err)
 {
+    const struct crew_options *options = &self->options;
+    const struct run_config *config = options->config;
+    bool acts = !options->evaluates;
+    uint32_t index = options->index * self->n + i;
+    struct adder *adder = NULL;
+    char name[48];
+    snprintf(name, sizeof name, i ? "actor-%u.%u" : "actor-%u", options->index, i);
+    if (acts && !(adder = actor_adder(config, self->agent, client, name, JOIN_MS, err)))
+        return (rp_status)err->status;
+    const struct actor_options actor = {.config = config,
+                                        .agent = self->agent,
+                                        .adder = adder,
+                                        .variables =
+                                            acts && i == 0 && !config->actors.weights[0] ? &self->variables : NULL,
+                                        .index = index,
+                                        .environments = options->environments > 0 ? options->environments : self->n,
+                                        .seed = worker_seed(config, acts ? "actor" : "evaluator", index),
+                                        .greedy = !acts || config->actors.greedy,
+                                        .stop = options->stop};
+    environment_loop_init(&self->loops[i], &self->envs.envs[i], &actor);
+    return RP_OK;
+}
+
+rp_status crew_join(struct crew *self, rp_client *client, rp_error *err)
+{
+    variables_init(&self->variables, client, self->agent);
+    self->loops = need_alloc(self->n * sizeof *self->loops);
+    self->actors = need_alloc(self->n * sizeof(*self->actors));
+    self->choosing = need_alloc(self->n * sizeof(*self->choosing));
+    self->choices = need_alloc(self->n * sizeof *self->choices);
+    self->observations = need_alloc(self->n * env_observation_bytes(&self->agent->spec));
+    for (uint32_t i = 0; i < self->n; i++)
+        RP_TRY(open_loop(self, client, i, err));
+    return RP_OK;
+}
+
+rp_status crew_close(struct crew *self, int64_t timeout_ms, rp_error *err)
+{
+    int64_t end_ns = clock_ns() + timeout_ms * NS_PER_MS;
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; self->loops && i < self->n; i++) {
+        int64_t left_ms = (end_ns - clock_ns()) / NS_PER_MS;
+        rp_status closing =
+            adder_destroy(&self->loops[i].actor.options.adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
+        status = status == RP_OK ? closing : status;
+        environment_loop_fini(&self->loops[i]);
+    }
+    free(self->loops);
     free(self->actors);
     free(self->choosing);
     free(self->choices);
     free(self->observations);
-    *self = (struct environment_round){0};
+    variables_fini(&self->variables);
+    agent_destroy(&self->agent);
+    env_group_close(&self->envs);
+    *self = (struct crew){0};
+    return status;
+}
+
+void crew_tell_policy(struct crew *self)
+{
+    uint64_t policy = variables_stamp(&self->variables, self->options.config);
+    for (uint32_t i = 0; self->policy != policy && i < self->n; i++)
+        adder_set_policy(self->loops[i].actor.options.adder, policy);
+    self->policy = policy;
+}
+
+rp_status crew_begin(struct crew *self, rp_error *err)
+{
+    const char *weights = self->options.config->actors.weights;
+    return weights[0] ? variables_load(&self->variables, weights, err)
+                      : variables_wait(&self->variables, self->options.stop, err);
 }
 
 /* Begins episodes, and gathers the loops that take a step with their observations. */
-static rp_status gather(struct environment_round *self, uint32_t n, uint64_t total, uint32_t *n_choosing, rp_error *err)
+static rp_status gather(struct crew *self, uint32_t n, uint64_t total, uint32_t *n_choosing, rp_error *err)
 {
-    size_t bytes = env_observation_bytes(&self->loops[0].env->spec);
+    size_t bytes = env_observation_bytes(&self->agent->spec);
     *n_choosing = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct environment_loop *loop = &self->loops[i];
@@ -339,7 +429,7 @@ static rp_status gather(struct environment_round *self, uint32_t n, uint64_t tot
     return RP_OK;
 }
 
-static void choose(struct environment_round *self, uint32_t n)
+static void choose(struct crew *self, uint32_t n)
 {
     if (n > 0)
         actor_select_many(self->actors, n, self->observations, self->choices);
@@ -351,8 +441,7 @@ static void choose(struct environment_round *self, uint32_t n)
     }
 }
 
-rp_status environment_round_step(struct environment_round *self, uint32_t n, uint64_t total, uint32_t *taken,
-                                 rp_error *err)
+rp_status crew_step(struct crew *self, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err)
 {
     uint32_t n_choosing;
     *taken = 0;
@@ -370,5 +459,26 @@ rp_status environment_round_step(struct environment_round *self, uint32_t n, uin
         if (ended && self->ended)
             self->ended(self->ctx, &loop->episode);
     }
+    return RP_OK;
+}
+
+/* ---- evaluations ---- */
+
+void crew_keep(struct crew *self, const char *folder, bool fresh)
+{
+    best_file_open(&self->best, folder, fresh);
+    self->loops[0].recording = recording_new(folder, fresh);
+}
+
+rp_status crew_evaluate(struct crew *self, uint64_t steps, uint64_t learner_steps, struct best *out, rp_error *err)
+{
+    *out = (struct best){.episodes = (uint64_t)self->options.config->evaluator.episodes,
+                         .environment_steps = steps,
+                         .learner_steps = learner_steps};
+    struct measured measured;
+    RP_TRY(environment_loop_episodes(&self->loops[0], out->episodes, NULL, &measured, err));
+    out->value = measured.episodes ? measured.sum / (double)measured.episodes : 0.0;
+    best_file_offer(&self->best, self->agent->tensors, self->agent->n_policy, out);
+    recording_save(self->loops[0].recording, env_name(&self->options.config->environment), out);
     return RP_OK;
 }

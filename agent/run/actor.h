@@ -13,6 +13,7 @@
 #include "agent/env/env.h"
 #include "agent/learn/adder.h"
 #include "agent/learn/agent.h"
+#include "agent/run/best.h"
 #include "agent/run/idle.h"
 #include "agent/run/recording.h"
 #include "agent/run/variables.h"
@@ -89,14 +90,39 @@ void environment_loop_init(struct environment_loop *self, struct env *env, const
 void environment_loop_fini(struct environment_loop *self);
 /* Takes one step. *ended: the episode is over, and self->episode describes it. */
 rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);
-/* Runs whole episodes, records the last, and gives their mean return. RP_CANCELLED: the actor was stopped. */
-rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err);
+struct measured {
+    uint64_t episodes, steps;
+    double sum, squares, lowest, highest; /* of the returns */
+};
 
-/* A round: one step in each of several environment loops whose actors share an agent. The agent chooses all actions in
- * one pass, and environments of a provider may step in one call. */
-struct environment_round {
-    struct environment_loop *loops; /* borrowed */
+struct show;
+/* Runs whole episodes, and records the last. show: draws them; may be NULL. RP_CANCELLED: the actor was stopped. */
+rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, struct show *show, struct measured *out,
+                                    rp_error *err);
+
+/* ---- a crew: environment loops that share a network, as an actor or an evaluator has them ---- */
+
+struct crew_options {
+    const struct run_config *config;
+    const struct env_provider *provider; /* makes environments in Python; NULL: there are none */
+    /* The program of the Python package that could do this with an environment in Python: "actor"; NULL: nothing is stepped. */
+    const char *python;
+    uint32_t index;        /* of the actor or evaluator */
+    uint32_t n;            /* environments, unless the environment itself is many */
+    uint32_t environments; /* of each actor; 0: n */
+    bool evaluates;        /* greedy, and nothing is inserted */
+    const atomic_bool *stop;
+};
+
+struct crew {
+    struct crew_options options;
+    struct env_group envs;
+    struct agent *agent;
+    struct variables variables;
+    struct environment_loop *loops; /* each with an adder of its own, but for an evaluator; NULL before crew_join */
     uint32_t n;
+    uint64_t policy;       /* stamp of the parameters that the adders know */
+    struct best_file best; /* of an evaluator */
     /* Called for each episode that ended; may be NULL. */
     void (*ended)(void *ctx, const struct episode *episode);
     void *ctx;
@@ -107,12 +133,23 @@ struct environment_round {
     char *observations;
 };
 
-/* The agent of the loops must have been made with acting_rows of n, or of ACTOR_ROWS if that is less. */
-void environment_round_init(struct environment_round *self, struct environment_loop *loops, uint32_t n);
-void environment_round_fini(struct environment_round *self);
-/* Takes one step in each of the first n loops. A loop whose environment begins an episode within the round takes none.
- * total: steps of all actors before. *taken: number of steps. */
-rp_status environment_round_step(struct environment_round *self, uint32_t n, uint64_t total, uint32_t *taken,
-                                 rp_error *err);
+/* Makes environments and network. crew_close must follow in any case. */
+rp_status crew_open(struct crew *self, const struct crew_options *options, rp_error *err);
+/* Makes loops, with adders at the broker. client: NULL for an evaluator without a broker. */
+rp_status crew_join(struct crew *self, rp_client *client, rp_error *err);
+/* Waits for the confirmation of items for at most timeout_ms. Returns the first error. */
+rp_status crew_close(struct crew *self, int64_t timeout_ms, rp_error *err);
+/* Takes the first parameters: of actors.weights, or of a learner. RP_CANCELLED: stopped while waiting. */
+rp_status crew_begin(struct crew *self, rp_error *err);
+/* Takes one step in each of the first n loops. The network chooses all actions in one pass, and environments of a provider may
+ * step in one call. A loop whose environment begins an episode within the round takes none. total: steps of all actors before.
+ * *taken: number of steps. */
+rp_status crew_step(struct crew *self, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err);
+/* Tells all adders which parameters act from now on. */
+void crew_tell_policy(struct crew *self);
+/* Keeps the best parameters and the last episodes of evaluations in a folder; NULL or "": nowhere. fresh: from nothing. */
+void crew_keep(struct crew *self, const char *folder, bool fresh);
+/* Evaluates the present parameters. steps: of all actors; learner_steps: of the parameters. */
+rp_status crew_evaluate(struct crew *self, uint64_t steps, uint64_t learner_steps, struct best *out, rp_error *err);
 
 #endif

@@ -2,21 +2,18 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #define LEAST_TOLD 0.005
 
-const char *const idle_names[IDLE_CAUSES] = {
-    [IDLE_SAMPLE] = "sample", [IDLE_CREDIT] = "credit",   [IDLE_PARAMETERS] = "parameters",
-    [IDLE_REDUCE] = "reduce", [IDLE_UPDATES] = "updates", [IDLE_COUNTERS] = "counters",
+const char *const idle_keys[IDLE_CAUSES] = {
+    [IDLE_SAMPLE] = "idle_sample", [IDLE_CREDIT] = "idle_credit",   [IDLE_PARAMETERS] = "idle_parameters",
+    [IDLE_REDUCE] = "idle_reduce", [IDLE_UPDATES] = "idle_updates", [IDLE_COUNTERS] = "idle_counters",
 };
 
-const char *idle_key(enum idle_cause cause)
+const char *idle_name(uint32_t cause)
 {
-    static const char *const keys[IDLE_CAUSES] = {
-        [IDLE_SAMPLE] = "idle_sample", [IDLE_CREDIT] = "idle_credit",   [IDLE_PARAMETERS] = "idle_parameters",
-        [IDLE_REDUCE] = "idle_reduce", [IDLE_UPDATES] = "idle_updates", [IDLE_COUNTERS] = "idle_counters",
-    };
-    return keys[cause];
+    return idle_keys[cause] + strlen("idle_");
 }
 
 /* ---- of one process ---- */
@@ -37,8 +34,7 @@ uint32_t idle_report(const struct idle *self, struct idle *before, double second
     out[0] = (struct agent_scalar){total, (double)(idle_total(self) - idle_total(before)) * scale};
     for (uint32_t i = 0; i < IDLE_CAUSES; i++)
         if (causes >> i & 1)
-            out[n++] =
-                (struct agent_scalar){idle_key((enum idle_cause)i), (double)(self->ns[i] - before->ns[i]) * scale};
+            out[n++] = (struct agent_scalar){idle_keys[i], (double)(self->ns[i] - before->ns[i]) * scale};
     *before = *self;
     return n;
 }
@@ -81,7 +77,7 @@ const char *idle_words(const double shares[IDLE_CAUSES], char *out, size_t size)
     uint32_t told = 0;
     out[0] = '\0';
     for (uint32_t i; (i = next_cause(shares, told)) < IDLE_CAUSES; told |= 1u << i) {
-        int n = snprintf(out + used, size - used, "%s%s %.0f%%", used ? ", " : "", idle_names[i], 100 * shares[i]);
+        int n = snprintf(out + used, size - used, "%s%s %.0f%%", used ? ", " : "", idle_name(i), 100 * shares[i]);
         if (n < 0 || (size_t)n >= size - used) {
             out[used] = '\0';
             break;

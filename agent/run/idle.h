@@ -18,8 +18,9 @@ enum idle_cause {
     IDLE_CAUSES
 };
 
-/* "sample", "credit", ... */
-extern const char *const idle_names[IDLE_CAUSES];
+/* The keys of shares in files, "idle_sample"; and the names of causes, "sample". */
+extern const char *const idle_keys[IDLE_CAUSES];
+const char *idle_name(uint32_t cause);
 
 /* Time waited by one process since its start. */
 struct idle {
@@ -45,7 +46,5 @@ void idle_shares_none(struct idle_shares *out);
 void idle_shares_add(struct idle_shares *self, const struct idle_shares *other, double weight);
 /* "reduce 12%, sample 3%": causes of at least half a percent, the largest first; "" if there is none. */
 const char *idle_words(const double shares[IDLE_CAUSES], char *out, size_t size);
-/* The key of a share in files: "idle_sample". */
-const char *idle_key(enum idle_cause cause);
 
 #endif

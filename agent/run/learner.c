@@ -67,8 +67,6 @@ static rp_status open_parts(struct learner *self, rp_error *err)
     self->sampler = rp_sampler_new(self->options.client, config->adder.table, &options, err);
     if (!self->sampler)
         return RP_UNAVAILABLE;
-    if (!self->options.lockstep)
-        RP_TRY(variables_open_publisher(&self->variables, err));
     if (prioritized(config)) {
         self->updater = rp_updater_new(self->options.client, config->adder.table, NULL, err);
         if (!self->updater)

@@ -7,7 +7,6 @@
 
 #include "agent/client/conn/client.h"
 #include "agent/run/actor.h"
-#include "agent/run/best.h"
 #include "agent/run/stop.h"
 #include "agent/run/worker.h"
 #include "broker/broker.h"
@@ -87,14 +86,6 @@ static rp_status lockstep_check(const struct run_config *config, double batch, r
 #define LOADED_MS 60000
 #define RECENT 20u
 
-/* An actor, or the evaluator, with its environment. */
-struct player {
-    struct env_group envs; /* one */
-    struct agent *agent;   /* its own copy of the policy, as in a process of its own */
-    struct variables variables;
-    struct environment_loop loop; /* with an adder, but for the evaluator */
-};
-
 struct lockstep {
     const struct lockstep_options *options;
     const struct run_config *config;
@@ -106,10 +97,9 @@ struct lockstep {
     rp_client *client;
     struct agent *agent; /* the learner's */
     struct learner *learner;
-    struct player *players;
+    struct crew *players; /* an actor each, with one environment and its own copy of the policy */
     uint32_t n_players;
-    struct player evaluator;
-    struct best_file best;
+    struct crew evaluator;
     uint64_t steps, episodes;
     double recent[RECENT];
     double evaluation;
@@ -169,65 +159,24 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
     return self->client ? RP_OK : RP_UNAVAILABLE;
 }
 
-static rp_status open_environment(struct lockstep *self, struct player *player, rp_error *err)
+static rp_status open_player(struct lockstep *self, struct crew *player, uint32_t index, rp_error *err)
 {
-    const struct env_config *env = &self->config->environment;
-    if (env_is_python(env) && !self->options->provider)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.single' with "
-                       "the same options instead, or the run with replay-launch",
-                       env_name(env), env->interpreter);
-    RP_TRY(env_group_open(&player->envs, env, 1, self->options->provider, err));
-    if (player->envs.n > 1)
+    const struct crew_options options = {.config = self->config,
+                                         .provider = self->options->provider,
+                                         .python = "single",
+                                         .index = index,
+                                         .n = 1,
+                                         .environments = (uint32_t)self->config->actors.environments,
+                                         .evaluates = player == &self->evaluator,
+                                         .stop = self->options->stop};
+    RP_TRY(crew_open(player, &options, err));
+    if (player->n > 1)
         return err_set(err, RP_UNSUPPORTED,
                        "environment '%s' is a vector of %u environments, and a run in one process steps them one by "
                        "one: use replay-launch, or an environment that is not a vector",
-                       env_name(env), player->envs.n);
-    return RP_OK;
-}
-
-/* index -1: the evaluator, which has no adder. */
-static rp_status open_player(struct lockstep *self, struct player *player, int index, rp_error *err)
-{
-    const struct run_config *config = self->config;
-    const char *part = index < 0 ? "evaluator" : "actor";
-    uint32_t number = index < 0 ? 0 : (uint32_t)index;
-    RP_TRY(open_environment(self, player, err));
-    struct env *env = &player->envs.envs[0];
-    env_seed(env, worker_seed(config, index < 0 ? "evaluator-environment" : "environment", number));
-    player->agent = agent_new(&config->agent, env_name(&config->environment), &env->spec,
-                              worker_seed(config, "parameters", 0), err);
-    if (!player->agent)
-        return (rp_status)err->status;
-    struct adder *adder = NULL;
-    if (index >= 0) {
-        char name[32];
-        snprintf(name, sizeof name, "actor-%d", index);
-        adder = actor_adder(config, player->agent, self->client, name, LOCKSTEP_CALL_MS, err);
-        if (!adder)
-            return (rp_status)err->status;
-    }
-    variables_init(&player->variables, self->client, player->agent);
-    struct actor_options options = {.config = config,
-                                    .agent = player->agent,
-                                    .adder = adder,
-                                    .variables = index < 0 || config->actors.weights[0] ? NULL : &player->variables,
-                                    .index = number,
-                                    .environments = (uint32_t)config->actors.environments,
-                                    .seed = worker_seed(config, part, number),
-                                    .greedy = index < 0 || config->actors.greedy,
-                                    .stop = self->options->stop};
-    environment_loop_init(&player->loop, env, &options);
-    return RP_OK;
-}
-
-static void close_player(struct player *player)
-{
-    adder_destroy(&player->loop.actor.options.adder, 1000, NULL);
-    environment_loop_fini(&player->loop);
-    variables_fini(&player->variables);
-    agent_destroy(&player->agent);
-    env_group_close(&player->envs);
+                       env_name(&self->config->environment), player->n);
+    RP_TRY(crew_join(player, self->client, err));
+    return options.evaluates ? RP_OK : crew_begin(player, err);
 }
 
 /* Without learners, the weights of the actors are measured at the end. */
@@ -261,17 +210,14 @@ static rp_status open_all(struct lockstep *self, rp_error *err)
 {
     const struct run_config *config = self->config;
     uint32_t n = run_config_actors(config) * (uint32_t)config->actors.environments;
-    RP_TRY(open_player(self, &self->evaluator, -1, err));
+    RP_TRY(open_player(self, &self->evaluator, 0, err));
     RP_TRY(open_learner(self, err));
     self->players = need_alloc(n * sizeof *self->players);
     for (; self->n_players < n; self->n_players++) {
-        struct player *player = &self->players[self->n_players];
-        rp_status status = open_player(self, player, (int)self->n_players, err);
-        if (status == RP_OK)
-            status = config->actors.weights[0] ? variables_load(&player->variables, config->actors.weights, err)
-                                               : variables_wait(&player->variables, self->options->stop, err);
+        struct crew *player = &self->players[self->n_players];
+        rp_status status = open_player(self, player, self->n_players, err);
         if (status != RP_OK) {
-            close_player(player);
+            (void)crew_close(player, 0, NULL);
             return status;
         }
     }
@@ -281,11 +227,11 @@ static rp_status open_all(struct lockstep *self, rp_error *err)
 static void close_all(struct lockstep *self)
 {
     for (uint32_t i = 0; i < self->n_players; i++)
-        close_player(&self->players[i]);
+        (void)crew_close(&self->players[i], 1000, NULL);
     free(self->players);
     learner_destroy(&self->learner);
     agent_destroy(&self->agent);
-    close_player(&self->evaluator);
+    (void)crew_close(&self->evaluator, 0, NULL);
     if (self->client)
         rp_client_destroy(&self->client);
     sigset_t before;
@@ -325,7 +271,7 @@ static struct lockstep_report report_of(const struct lockstep *self, double eval
                                   .stopped = is_stopped(self->options->stop)};
     for (uint32_t i = 0; i < self->n_players; i++) {
         struct adder_stats stats;
-        adder_get_stats(self->players[i].loop.actor.options.adder, &stats);
+        adder_get_stats(self->players[i].loops[0].actor.options.adder, &stats);
         out.inserted += stats.items;
     }
     return out;
@@ -346,17 +292,12 @@ static void report(struct lockstep *self, double evaluation)
 /* The learner's present policy is copied, not published: an evaluation must not change the run. */
 static rp_status evaluate(struct lockstep *self, rp_error *err)
 {
-    struct player *player = &self->evaluator;
+    struct agent *copy = self->evaluator.agent;
+    struct best result;
     for (uint32_t i = 0; i < self->agent->n_policy; i++)
-        memcpy(player->agent->tensors[i].data, self->agent->tensors[i].data, tensor_bytes(&self->agent->tensors[i]));
-    uint64_t episodes = (uint64_t)self->config->evaluator.episodes;
-    RP_TRY(environment_loop_episodes(&player->loop, episodes, &self->evaluation, err));
-    const struct best result = {.value = self->evaluation,
-                                .episodes = episodes,
-                                .environment_steps = self->steps,
-                                .learner_steps = self->agent->steps};
-    best_file_offer(&self->best, player->agent->tensors, player->agent->n_policy, &result);
-    recording_save(player->loop.recording, env_name(&self->config->environment), &result);
+        memcpy(copy->tensors[i].data, self->agent->tensors[i].data, tensor_bytes(&self->agent->tensors[i]));
+    RP_TRY(crew_evaluate(&self->evaluator, self->steps, self->agent->steps, &result, err));
+    self->evaluation = result.value;
     report(self, self->evaluation);
     return RP_OK;
 }
@@ -376,16 +317,16 @@ static bool steps_learned(const struct lockstep *self)
 static rp_status act(struct lockstep *self, rp_error *err)
 {
     for (uint32_t i = 0; i < self->n_players && !steps_taken(self); i++) {
-        struct player *player = &self->players[i];
+        struct environment_loop *loop = &self->players[i].loops[0];
         bool ended;
-        player->loop.actor.total = self->steps;
-        RP_TRY(environment_loop_step(&player->loop, &ended, err));
+        loop->actor.total = self->steps;
+        RP_TRY(environment_loop_step(loop, &ended, err));
         self->steps++;
         self->now_ns += NS_PER_US;
         if (ended)
-            self->recent[self->episodes++ % RECENT] = player->loop.episode.value;
-        RP_TRY(adder_flush(player->loop.actor.options.adder, 0, LOCKSTEP_CALL_MS,
-                           err)); /* before the next actor: items of two writers may arrive in any order */
+            self->recent[self->episodes++ % RECENT] = loop->episode.value;
+        /* Before the next actor: items of two writers may arrive in any order. */
+        RP_TRY(adder_flush(loop->actor.options.adder, 0, LOCKSTEP_CALL_MS, err));
     }
     return RP_OK;
 }
@@ -457,9 +398,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
         status = open_all(&self, err);
     self.start_ns = clock_ns(); /* the set-up does not count */
     if (status == RP_OK) {
-        const char *folder = self.learner && options->weights_file ? options->config->folder : NULL;
-        best_file_open(&self.best, folder, true);
-        self.evaluator.loop.recording = recording_new(folder, true);
+        crew_keep(&self.evaluator, self.learner && options->weights_file ? options->config->folder : NULL, true);
         status = take_turns(&self, err);
     }
     if (status == RP_CANCELLED && is_stopped(options->stop))

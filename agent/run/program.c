@@ -435,9 +435,7 @@ static int run_single(const struct program *program, const struct env_provider *
 {
     const struct run_config *config = &program->run;
     rp_error err = {0};
-    struct single self = {.program = program, .log = run_log_new(config->folder, "single", &err)};
-    if (!self.log)
-        return program_result(program, (rp_status)err.status, &err);
+    struct single self = {.program = program, .log = run_log_new(config->folder, "single")};
     if (!run_log_open(self.log)) { /* fails now rather than after all the learning */
         fprintf(stderr, "%s: folder %s cannot be written: %s\n", program->name, config->folder, strerror(errno));
         run_log_destroy(&self.log);

@@ -12,7 +12,6 @@
 #include "agent/run/thin.h"
 #include "event.pb-c.h"
 #include "proto/base/crc32c.h"
-#include "proto/base/error.h"
 #include "proto/base/json.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
@@ -150,20 +149,8 @@ struct run_log {
     uint64_t lost;
 };
 
-static bool process_allowed(const char *name)
+struct run_log *run_log_new(const char *folder, const char *process)
 {
-    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    return name && name[0] != '\0' && name[0] != '.' && name[strspn(name, allowed)] == '\0';
-}
-
-struct run_log *run_log_new(const char *folder, const char *process, rp_error *err)
-{
-    if (!process_allowed(process)) {
-        err_fill(err, RP_INVALID_ARGUMENT,
-                 "the name '%s' of a process cannot be the name of its logs: use letters, digits, '.', '-' and '_'",
-                 process ? process : "");
-        return NULL;
-    }
     struct run_log *self = need_alloc(sizeof *self);
     self->events.file.fd = -1;
     line_file_init(&self->lines, NULL, NULL);

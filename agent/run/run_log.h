@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 #include "agent/learn/agent.h" /* agent_scalar */
-#include "replay/error.h"
 
 /* When a report was made. */
 struct run_log_at {
@@ -26,10 +25,9 @@ struct run_log_at {
 
 struct run_log;
 
-/* The log of a process ("learner-0", "actor-3", "evaluator": letters, digits, dots, dashes and underscores) in a folder, which is made
- * if it is missing; NULL or "": nothing is written. NULL: a name that is not allowed. A folder that cannot be written is not an
- * error. */
-struct run_log *run_log_new(const char *folder, const char *process, rp_error *err);
+/* The log of a process ("learner-0", "actor-3", "evaluator": a name of files) in a folder, which is made if it is missing; NULL or "":
+ * nothing is written. A folder that cannot be written is not an error. */
+struct run_log *run_log_new(const char *folder, const char *process);
 void run_log_destroy(struct run_log **self);
 /* Names of scalars are printable ASCII without blanks, commas, quotes or backslashes. They differ within a report and
  * from the names above; a report with another name is lost. */

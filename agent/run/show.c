@@ -28,95 +28,34 @@ struct show {
     int64_t due_ns, drawn_ns; /* when the present step is over; of the last frame */
 };
 
-/* ---- as text: a line for each step, with images below their line ---- */
-
-/* Limits: numbers of a vector that fit on a line; images that fit on a screen. */
-#define MOST_NUMBERS 12u
-#define MOST_SIDE 120u
 #define MOST_ACTIONS 4u
 
-static double number_at(const rp_env_spec *spec, const void *observation, uint32_t i)
-{
-    return spec->observation_dtype == RP_DTYPE_UINT8 ? (double)((const uint8_t *)observation)[i]
-                                                     : (double)((const float *)observation)[i];
-}
+/* ---- as text: a line for each step ---- */
 
-static bool is_image(const rp_env_spec *spec)
-{
-    return spec->observation_rank >= 2 && spec->observation_shape[0] <= MOST_SIDE &&
-           spec->observation_shape[1] <= MOST_SIDE;
-}
+#define MOST_NUMBERS 1000u /* of an observation */
 
-/* A cell shows the number of the last plane that is set there; a plane of grey values is shown as a ramp. */
-static char cell_of(const rp_env_spec *spec, const void *observation, uint32_t cell)
-{
-    static const char ramp[] = " .:-=+*#%@", names[] = "123456789abcdefghijklmnopqrstuvwxyz";
-    uint32_t planes = spec->observation_rank > 2 ? spec->observation_shape[2] : 1;
-    double most = spec->observation_dtype == RP_DTYPE_UINT8 ? 255.0 : 1.0;
-    if (planes == 1) {
-        double value = number_at(spec, observation, cell);
-        double share = value <= 1.0 && value >= 0.0 ? value : value / most; /* planes of bits are 0 and 1 */
-        int level = (int)(share * 9.0 + 0.5);
-        return ramp[level < 0 ? 0 : level > 9 ? 9 : level];
-    }
-    for (uint32_t p = planes; p-- > 0;)
-        if (number_at(spec, observation, cell * planes + p) != 0.0)
-            return p < sizeof names - 1 ? names[p] : '*';
-    return '.';
-}
-
-static void show_image(const rp_env_spec *spec, const void *observation, FILE *out)
-{
-    uint32_t height = spec->observation_shape[0], width = spec->observation_shape[1];
-    for (uint32_t y = 0; y < height; y++) {
-        fputs("      |", out);
-        for (uint32_t x = 0; x < width; x++)
-            fputc(cell_of(spec, observation, y * width + x), out);
-        fputs("|\n", out);
-    }
-}
-
-static void show_vector(const rp_env_spec *spec, const void *observation, FILE *out)
-{
-    size_t n = env_observation_count(spec), shown = n < MOST_NUMBERS ? n : MOST_NUMBERS;
-    for (uint32_t i = 0; i < shown; i++)
-        fprintf(out, " %9.4g", number_at(spec, observation, i));
-    fprintf(out, "%s\n", n > shown ? " ..." : "");
-}
-
-static void show_head(const rp_env_spec *spec, FILE *out)
-{
-    fprintf(out, "%6s %10s %10s %10s  %-*s %s\n", "step", "reward", "return", "value",
-            spec->n_actions ? 6 : 11 * (int)(spec->action_size < MOST_ACTIONS ? spec->action_size : MOST_ACTIONS),
-            "action", is_image(spec) ? "" : "observation");
-}
-
-static void text_step(const rp_env_spec *spec, const struct environment_loop *loop, double reward, FILE *out)
+/* The action was chosen for the older of the two observations. */
+static void text_step(const rp_env_spec *spec, const struct environment_loop *loop, double reward, bool ended)
 {
     const struct agent_choice *choice = &loop->actor.choice;
     const struct episode *episode = &loop->episode;
+    size_t n = env_observation_count(spec);
     if (episode->steps == 1)
-        show_head(spec, out);
-    fprintf(out, "%6llu %10.4g %10.4g %10.4g ", (unsigned long long)episode->steps, reward, episode->value,
-            (double)choice->value);
+        printf("%6s %10s %10s %10s  action, observation\n", "step", "reward", "return", "value");
+    printf("%6llu %10.4g %10.4g %10.4g ", (unsigned long long)episode->steps, reward, episode->value,
+           (double)choice->value);
     if (spec->n_actions)
-        fprintf(out, " %-6d", choice->discrete);
+        printf(" %-6d", choice->discrete);
     for (uint32_t i = 0; i < spec->action_size && i < MOST_ACTIONS; i++) /* canonical: the bounds are -1 and 1 */
-        fprintf(out, " %10.4f", (double)choice->continuous[i]);
-    /* The action was chosen for the older of the two observations. */
-    if (is_image(spec)) {
-        fputc('\n', out);
-        show_image(spec, loop->next, out);
-    } else {
-        show_vector(spec, loop->next, out);
-    }
-}
-
-static void show_end(const struct episode *episode, FILE *out)
-{
-    fprintf(out, "%s after %llu steps with a return of %.6g\n\n",
-            episode->truncated ? "cut off by the time limit" : "ended", (unsigned long long)episode->steps,
-            episode->value);
+        printf(" %10.4f", (double)choice->continuous[i]);
+    for (size_t i = 0; i < n && i < MOST_NUMBERS; i++)
+        printf(" %.4g", spec->observation_dtype == RP_DTYPE_UINT8 ? (double)((const uint8_t *)loop->next)[i]
+                                                                  : (double)((const float *)loop->next)[i]);
+    printf("%s\n", n > MOST_NUMBERS ? " ..." : "");
+    if (ended)
+        printf("%s after %llu steps with a return of %.6g\n\n",
+               episode->truncated ? "cut off by the time limit" : "ended", (unsigned long long)episode->steps,
+               episode->value);
 }
 
 /* ---- in a terminal: two pixels in each character, an upper half block ---- */
@@ -256,10 +195,8 @@ void show_step(struct show *self, const struct environment_loop *loop, double re
     if (self->drawn) {
         draw_step(self, loop, reward, ended);
     } else {
-        text_step(&loop->env->spec, loop, reward, stdout);
+        text_step(&loop->env->spec, loop, reward, ended);
         self->over = ended; /* one is enough to read */
-        if (ended)
-            show_end(&loop->episode, stdout);
     }
     self->shown += ended;
 }

@@ -28,13 +28,6 @@ rp_status variables_subscribe(struct variables *self, rp_error *err)
     return self->subscriber ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
 }
 
-rp_status variables_open_publisher(struct variables *self, rp_error *err)
-{
-    rp_error why = {0};
-    self->publisher = rp_publisher_new(self->client, VARIABLES_SLOT, &why);
-    return self->publisher ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
-}
-
 /* The policy's tensors, and one more: the learner's step. */
 static uint32_t list_tensors(struct agent *agent, uint64_t *steps, struct tensor out[AGENT_MAX_TENSORS + 1])
 {
@@ -98,7 +91,7 @@ rp_status variables_load(struct variables *self, const char *path, rp_error *err
     return weights_read_file(path, tensors, n, err);
 }
 
-static void encode(struct variables *self)
+rp_status variables_offer(struct variables *self, rp_error *err)
 {
     struct tensor tensors[AGENT_MAX_TENSORS + 1];
     self->steps = self->agent->steps;
@@ -108,20 +101,14 @@ static void encode(struct variables *self)
         self->block = need_resize(self->block, size, 1);
     self->size = size;
     weights_encode(tensors, n, self->block);
-}
-
-rp_status variables_offer(struct variables *self, rp_error *err)
-{
-    encode(self);
+    rp_error why = {0};
+    if (!self->publisher && !(self->publisher = rp_publisher_new(self->client, VARIABLES_SLOT, &why)))
+        return err_set(err, (rp_status)why.status, "%s", why.text);
     return rp_publisher_put(self->publisher, self->block, self->size, err);
 }
 
 rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error *err)
 {
-    if (!self->publisher) {
-        encode(self);
-        return rp_params_put(self->client, VARIABLES_SLOT, self->block, self->size, timeout_ms, &self->version, err);
-    }
     RP_TRY(variables_offer(self, err));
     return rp_publisher_flush(self->publisher, timeout_ms, &self->version, err);
 }

@@ -19,7 +19,7 @@ struct variables {
     uint64_t steps;      /* steps of the learner when it made this policy */
     void *block;         /* encoding */
     size_t size;
-    rp_publisher *publisher;   /* NULL: each publication is a round trip */
+    rp_publisher *publisher;   /* opened with the first publication */
     rp_subscriber *subscriber; /* NULL: every pull is a round trip */
 };
 
@@ -29,8 +29,6 @@ void variables_fini(struct variables *self);
  * an actor that takes turns with a learner then gets what the learner has just published, so that runs repeat
  * exactly. */
 rp_status variables_subscribe(struct variables *self, rp_error *err);
-/* From now on variables_offer may be used. */
-rp_status variables_open_publisher(struct variables *self, rp_error *err);
 /* Takes the newest policy if there is one; *fresh (may be NULL) says whether. No answer from the broker in time is
  * not an error: the present policy stays. */
 rp_status variables_pull(struct variables *self, int64_t timeout_ms, bool *fresh, rp_error *err);

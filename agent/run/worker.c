@@ -36,8 +36,8 @@ struct worker {
     const struct worker_options *options;
     const struct run_config *config;
     char name[32];
-    rp_client *client;     /* NULL: an evaluator of a file */
-    struct env_group envs; /* one, or for an actor several */
+    rp_client *client; /* NULL: an evaluator of a file */
+    struct crew crew;  /* of a learner, its network alone */
     struct agent *agent;
     struct run_log *log;
     int64_t start_ns, next_report_ns;
@@ -50,18 +50,27 @@ uint64_t worker_seed(const struct run_config *config, const char *part, uint32_t
     return rng_next(&rng);
 }
 
-static void worker_close(struct worker *self)
-{
-    run_log_destroy(&self->log);
-    agent_destroy(&self->agent);
-    env_group_close(&self->envs);
-    if (self->client)
-        rp_client_destroy(&self->client);
-}
-
 static bool worker_stopped(const struct worker *self)
 {
     return is_stopped(self->options->stop);
+}
+
+/* An error while the process is being stopped is no error. */
+static rp_status worker_unless_stopped(const struct worker *self, rp_status status)
+{
+    return status != RP_OK && worker_stopped(self) ? RP_OK : status;
+}
+
+/* Returns the first error: this status, or that of items that could not be confirmed. */
+static rp_status worker_close(struct worker *self, rp_status status, rp_error *err)
+{
+    run_log_destroy(&self->log);
+    status = worker_unless_stopped(self, status);
+    int64_t wait_ms = worker_stopped(self) ? STOPPED_MS : WORKER_CALL_MS;
+    rp_status closing = crew_close(&self->crew, wait_ms, status == RP_OK ? err : NULL);
+    if (self->client)
+        rp_client_destroy(&self->client);
+    return status == RP_OK ? worker_unless_stopped(self, closing) : status;
 }
 
 static int ends_wait(void *ctx)
@@ -85,45 +94,29 @@ static rp_status connect_client(struct worker *self, rp_error *err)
     return (rp_status)err->status;
 }
 
-static rp_status open_environments(struct worker *self, const char *kind, rp_error *err)
-{
-    const struct run_config *config = self->config;
-    bool acts = strcmp(kind, "actor") == 0, steps = strcmp(kind, "learner") != 0;
-    const char *part = acts ? "environment" : "evaluator-environment";
-    if (steps && env_is_python(&config->environment) && !self->options->provider)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.actor' with "
-                       "the same options instead, or the whole run with replay-launch",
-                       env_name(&config->environment), config->environment.interpreter);
-    RP_TRY(env_group_open(&self->envs, &config->environment, acts ? (uint32_t)config->actors.environments : 1,
-                          steps ? self->options->provider : NULL, err));
-    for (uint32_t i = 0; i < self->envs.n; i++)
-        env_seed(&self->envs.envs[i], worker_seed(config, part, self->options->index * self->envs.n + i));
-    return RP_OK;
-}
-
 /* kind: "actor", "learner" or "evaluator". After an error, worker_close must still follow. */
 static rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err)
 {
     const struct run_config *config = options->config;
+    bool acts = strcmp(kind, "actor") == 0, steps = strcmp(kind, "learner") != 0;
     *self = (struct worker){.options = options, .config = config};
     self->start_ns = clock_ns();
     self->next_report_ns = self->start_ns + config->report.every_ns;
     snprintf(self->name, sizeof self->name, "%s-%u", kind, options->index);
     net_single_thread();
-    RP_TRY(open_environments(self, kind, err));
-    struct agent_config agent = config->agent;
-    agent.acting_rows = self->envs.n < ACTOR_ROWS ? self->envs.n : ACTOR_ROWS;
-    self->agent = agent_new(&agent, env_name(&config->environment), &self->envs.envs[0].spec,
-                            worker_seed(config, "parameters", 0), err);
-    if (!self->agent)
-        return (rp_status)err->status;
-    self->log = run_log_new(config->folder, self->name, err);
-    if (!self->log)
-        return (rp_status)err->status;
-    if (options->weights)
-        return RP_OK;
-    return connect_client(self, err);
+    const struct crew_options crew = {.config = config,
+                                      .provider = steps ? options->provider : NULL,
+                                      .python = steps ? "actor" : NULL,
+                                      .index = options->index,
+                                      .n = acts ? (uint32_t)config->actors.environments : 1,
+                                      .evaluates = !acts,
+                                      .stop = options->stop};
+    RP_TRY(crew_open(&self->crew, &crew, err));
+    self->agent = self->crew.agent;
+    self->log = run_log_new(config->folder, self->name);
+    if (!options->weights)
+        RP_TRY(connect_client(self, err));
+    return steps ? crew_join(&self->crew, self->client, err) : RP_OK;
 }
 
 static bool worker_out_of_time(const struct worker *self)
@@ -145,12 +138,12 @@ static bool worker_report_due(struct worker *self)
 #define WORKER_MAX_SCALARS 32u
 
 /* Reports scalars, and what the environment itself reports. */
-static void worker_report(struct worker *self, const struct env *env, const struct run_log_at *at,
-                          const struct agent_scalar *scalars, uint32_t n)
+static void worker_report(struct worker *self, const struct run_log_at *at, const struct agent_scalar *scalars,
+                          uint32_t n)
 {
     struct agent_scalar all[WORKER_MAX_SCALARS + ENV_MAX_METRICS];
     struct env_metric metrics[ENV_MAX_METRICS];
-    uint32_t more = env_metrics(env, metrics);
+    uint32_t more = env_metrics(&self->crew.envs.envs[0], metrics);
     assert(n <= WORKER_MAX_SCALARS);
     memcpy(all, scalars, n * sizeof *all);
     for (uint32_t i = 0; i < more; i++)
@@ -175,12 +168,6 @@ static uint64_t worker_steps(const struct worker *self, int64_t counter)
     return (uint64_t)(limit > 0 && counter > limit ? limit : counter > 0 ? counter : 0);
 }
 
-/* An error while the process is being stopped is no error. */
-static rp_status worker_unless_stopped(const struct worker *self, rp_status status)
-{
-    return status != RP_OK && worker_stopped(self) ? RP_OK : status;
-}
-
 /* ---- an actor ---- */
 
 /* Scalars of a report beside the shares of idle time. */
@@ -188,14 +175,9 @@ static rp_status worker_unless_stopped(const struct worker *self, rp_status stat
 
 struct actor_work {
     struct worker worker;
-    struct variables variables;
-    struct environment_loop *loops; /* each with an adder of its own */
-    uint32_t n;
-    struct environment_round round;
     struct claim claim;
-    uint64_t owed;   /* steps that are claimed and not taken */
-    uint64_t total;  /* steps of all actors before these */
-    uint64_t policy; /* stamp of the parameters that the adders know */
+    uint64_t owed;  /* steps that are claimed and not taken */
+    uint64_t total; /* steps of all actors before these */
     uint64_t episodes, reported_steps;
     double value_sum; /* sum of returns since the last report */
     uint64_t value_count, length_sum;
@@ -213,7 +195,7 @@ static void on_episode(void *ctx, const struct episode *episode)
 }
 
 /* Sums over the environments. */
-static void sum_loops(const struct actor_work *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
+static void sum_loops(const struct crew *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
 {
     *steps = 0;
     *sum = (struct adder_stats){0};
@@ -237,7 +219,7 @@ static void actor_report(struct actor_work *self)
     uint64_t steps;
     struct adder_stats sum;
     struct idle idle;
-    sum_loops(self, &steps, &sum, &idle);
+    sum_loops(&worker->crew, &steps, &sum, &idle);
     struct agent_scalar scalars[ACTOR_SCALARS + IDLE_CAUSES + 1] = {
         {"actor_steps", (double)steps},
         {"steps_per_second", (double)(steps - self->reported_steps) / seconds},
@@ -246,38 +228,30 @@ static void actor_report(struct actor_work *self)
         {"episode_length", (double)self->length_sum / n},
         {"items", (double)sum.items},
         {"rejected", (double)sum.rejected},
-        {"epsilon", actor_epsilon(&self->loops[0].actor)},
+        {"epsilon", actor_epsilon(&worker->crew.loops[0].actor)},
     };
     uint32_t n_scalars = ACTOR_SCALARS + idle_report(&idle, &self->reported_idle, seconds, "blocked_share",
                                                      IDLE_OF_ACTOR, scalars + ACTOR_SCALARS);
-    const struct run_log_at at = {clock_unix_s(), self->total, self->variables.steps};
-    worker_report(worker, self->loops[0].env, &at, scalars, n_scalars);
+    const struct run_log_at at = {clock_unix_s(), self->total, worker->crew.variables.steps};
+    worker_report(worker, &at, scalars, n_scalars);
     self->reported_ns = now;
     self->reported_steps = steps;
     self->value_sum = 0.0;
     self->value_count = self->length_sum = 0;
 }
 
-/* The loops share their parameters: the first of them pulls. */
-static void tell_policy(struct actor_work *self)
-{
-    uint64_t policy = variables_stamp(&self->variables, self->worker.config);
-    for (uint32_t i = 0; self->policy != policy && i < self->n; i++)
-        adder_set_policy(self->loops[i].actor.options.adder, policy);
-    self->policy = policy;
-}
-
 /* Takes the claimed steps in whole rounds. The rest waits for the next claim, unless there is none. An actor that is
  * stopped gives its remaining steps back to the other actors. */
 static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
 {
+    struct crew *crew = &self->worker.crew;
     rp_status status = RP_OK;
-    while (status == RP_OK && self->owed >= (last ? 1 : self->n) && !worker_stopped(&self->worker)) {
-        uint32_t taken = 0, n = self->owed < self->n ? (uint32_t)self->owed : self->n;
-        status = environment_round_step(&self->round, n, self->total, &taken, err);
+    while (status == RP_OK && self->owed >= (last ? 1 : crew->n) && !worker_stopped(&self->worker)) {
+        uint32_t taken = 0, n = self->owed < crew->n ? (uint32_t)self->owed : crew->n;
+        status = crew_step(crew, n, self->total, &taken, err);
         self->owed -= taken;
         self->total += taken;
-        tell_policy(self);
+        crew_tell_policy(crew); /* the first loop pulls for all */
     }
     if (status != RP_OK || worker_stopped(&self->worker)) {
         claim_return(&self->claim, self->owed);
@@ -286,25 +260,19 @@ static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
     return status;
 }
 
-/* Takes the first parameters. */
-static rp_status worker_begin(struct actor_work *self, rp_error *err)
-{
-    const char *weights = self->worker.config->actors.weights;
-    self->reported_ns = clock_ns();
-    rp_status status = weights[0] ? variables_load(&self->variables, weights, err)
-                                  : variables_wait(&self->variables, self->worker.options->stop, err);
-    self->loops[0].actor.idle.ns[IDLE_PARAMETERS] += (uint64_t)(clock_ns() - self->reported_ns);
-    tell_policy(self);
-    return status;
-}
-
 static rp_status worker_act(struct actor_work *self, rp_error *err)
 {
-    RP_TRY(worker_begin(self, err));
+    struct crew *crew = &self->worker.crew;
+    struct idle *idle = &crew->loops[0].actor.idle;
+    self->reported_ns = clock_ns();
+    rp_status status = crew_begin(crew, err);
+    idle->ns[IDLE_PARAMETERS] += (uint64_t)(clock_ns() - self->reported_ns);
+    crew_tell_policy(crew);
+    RP_TRY(status);
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
         uint64_t n = 0, total = 0;
         RP_TRY(claim_next(&self->claim, self->claim.options.least, &n, &total, err));
-        self->loops[0].actor.idle.ns[IDLE_COUNTERS] = self->claim.wait_ns;
+        idle->ns[IDLE_COUNTERS] = self->claim.wait_ns;
         if (n == 0 && self->owed == 0)
             break;
         if (n > 0)
@@ -317,111 +285,25 @@ static rp_status worker_act(struct actor_work *self, rp_error *err)
     return RP_OK;
 }
 
-static rp_status open_loop(struct actor_work *self, uint32_t i, rp_error *err)
-{
-    const struct worker_options *options = self->worker.options;
-    const struct run_config *config = options->config;
-    uint32_t index = options->index * self->n + i;
-    char name[48];
-    snprintf(name, sizeof name, i ? "%s.%u" : "%s", self->worker.name, i);
-    struct adder *adder = actor_adder(config, self->worker.agent, self->worker.client, name, CONNECT_MS, err);
-    if (!adder)
-        return (rp_status)err->status;
-    const struct actor_options actor = {.config = config,
-                                        .agent = self->worker.agent,
-                                        .adder = adder,
-                                        .variables = i > 0 || config->actors.weights[0] ? NULL : &self->variables,
-                                        .index = index,
-                                        .environments = self->n,
-                                        .seed = worker_seed(config, "actor", index),
-                                        .greedy = config->actors.greedy,
-                                        .stop = options->stop};
-    environment_loop_init(&self->loops[i], &self->worker.envs.envs[i], &actor);
-    return RP_OK;
-}
-
-static rp_status actor_open(struct actor_work *self, const struct worker_options *options, rp_error *err)
-{
-    const struct run_config *config = options->config;
-    RP_TRY(worker_open(&self->worker, options, "actor", err));
-    struct worker *worker = &self->worker;
-    self->n = worker->envs.n;
-    self->loops = need_alloc(self->n * sizeof *self->loops);
-    variables_init(&self->variables, worker->client, worker->agent);
-    if (!config->actors.weights[0])
-        RP_TRY(variables_subscribe(&self->variables, err));
-    for (uint32_t i = 0; i < self->n; i++)
-        RP_TRY(open_loop(self, i, err));
-    environment_round_init(&self->round, self->loops, self->n);
-    self->round.ended = on_episode;
-    self->round.ctx = self;
-    claim_init_actor(&self->claim, worker->client, config, self->n, options->stop);
-    return RP_OK;
-}
-
-/* Waits until the items are confirmed. Returns the first error. */
-static rp_status close_loops(struct actor_work *self, rp_status status, rp_error *err)
-{
-    int64_t most_ms = worker_stopped(&self->worker) ? STOPPED_MS : WORKER_CALL_MS;
-    int64_t end_ns = clock_ns() + most_ms * NS_PER_MS;
-    for (uint32_t i = 0; self->loops && i < self->n; i++) {
-        int64_t left_ms = (end_ns - clock_ns()) / NS_PER_MS;
-        rp_status closing =
-            adder_destroy(&self->loops[i].actor.options.adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
-        environment_loop_fini(&self->loops[i]);
-        status = status == RP_OK ? worker_unless_stopped(&self->worker, closing) : status;
-    }
-    environment_round_fini(&self->round);
-    free(self->loops);
-    return status;
-}
-
 rp_status worker_actor(const struct worker_options *options, rp_error *err)
 {
     struct actor_work self = {0};
-    rp_status status = actor_open(&self, options, err);
+    struct worker *worker = &self.worker;
+    rp_status status = worker_open(worker, options, "actor", err);
+    worker->crew.ended = on_episode;
+    worker->crew.ctx = &self;
+    if (status == RP_OK && !options->config->actors.weights[0])
+        status = variables_subscribe(&worker->crew.variables, err);
     if (status == RP_OK) {
+        claim_init_actor(&self.claim, worker->client, options->config, worker->crew.n, options->stop);
         status = worker_act(&self, err);
         claim_fini(&self.claim);
         actor_report(&self);
     }
-    status = close_loops(&self, worker_unless_stopped(&self.worker, status), err);
-    variables_fini(&self.variables);
-    worker_close(&self.worker);
-    return status;
+    return worker_close(worker, status, err);
 }
 
 /* ---- a saved learner without a broker: the return of its policy over some episodes, and one episode to look at ---- */
-
-struct measured {
-    uint64_t episodes;
-    double sum, squares, lowest, highest;
-    uint64_t steps;
-};
-
-static void add_episode(struct measured *self, const struct episode *episode)
-{
-    self->lowest = self->episodes == 0 ? episode->value : fmin(self->lowest, episode->value);
-    self->highest = self->episodes == 0 ? episode->value : fmax(self->highest, episode->value);
-    self->episodes++;
-    self->sum += episode->value;
-    self->squares += episode->value * episode->value;
-    self->steps += episode->steps;
-}
-
-static rp_status run_episode(struct environment_loop *loop, const struct worker *worker, struct show *show,
-                             rp_error *err)
-{
-    for (bool ended = false; !ended;) {
-        if (worker_stopped(worker))
-            return err_set(err, RP_CANCELLED, "stopped within an episode");
-        double before = loop->running ? loop->episode.value : 0.0;
-        RP_TRY(environment_loop_step(loop, &ended, err));
-        if (show)
-            show_step(show, loop, loop->episode.value - before, ended);
-    }
-    return RP_OK;
-}
 
 static void worker_print_result(const struct measured *self, const char *file, uint64_t learner_steps, bool json)
 {
@@ -451,11 +333,11 @@ static void worker_print_result(const struct measured *self, const char *file, u
 }
 
 /* Runs evaluator.episodes episodes and prints the result. */
-static rp_status measure_file(struct worker *worker, struct variables *variables, struct environment_loop *loop,
-                              rp_error *err)
+static rp_status measure_file(struct worker *worker, rp_error *err)
 {
     const struct worker_options *options = worker->options;
-    struct measured measured = {0};
+    struct variables *variables = &worker->crew.variables;
+    struct measured measured;
     RP_TRY(weights_read_file(options->weights, worker->agent->tensors, worker->agent->n_policy, err));
     rp_error none = {0};
     if (variables_load(variables, options->weights, &none) != RP_OK)
@@ -464,12 +346,7 @@ static rp_status measure_file(struct worker *worker, struct variables *variables
     struct show *show = options->show && !options->json
                             ? show_new(env_name(&worker->config->environment), episodes, options->stop)
                             : NULL;
-    rp_status status = RP_OK;
-    for (uint64_t i = 0; status == RP_OK && i < episodes; i++) {
-        status = run_episode(loop, worker, show, err);
-        if (status == RP_OK)
-            add_episode(&measured, &loop->episode);
-    }
+    rp_status status = environment_loop_episodes(&worker->crew.loops[0], episodes, show, &measured, err);
     show_destroy(&show);
     RP_TRY(status);
     worker_print_result(&measured, options->weights, variables->steps, options->json);
@@ -505,15 +382,7 @@ static bool worker_asked(const struct worker *self, struct asked *asked, const c
 /* Time between two looks at the progress of the run. */
 #define POLL_NS (20 * NS_PER_MS)
 
-struct evaluator_work {
-    struct worker worker;
-    struct variables variables;
-    struct environment_loop loop;
-    struct best_file best;
-    struct asked asked;
-};
-
-static void tell(struct evaluator_work *self, const struct best *result, double seconds)
+static void tell(struct worker *self, const struct best *result, double seconds)
 {
     const struct agent_scalar scalars[] = {
         {"return", result->value},
@@ -521,7 +390,7 @@ static void tell(struct evaluator_work *self, const struct best *result, double 
         {"seconds", seconds},
     };
     const struct run_log_at at = {clock_unix_s(), result->environment_steps, result->learner_steps};
-    worker_report(&self->worker, self->loop.env, &at, scalars, sizeof scalars / sizeof scalars[0]);
+    worker_report(self, &at, scalars, sizeof scalars / sizeof scalars[0]);
     log_line(LEVEL_INFO, "A0303", "evaluation", "return=%.6g episodes=%llu environment_steps=%llu learner_steps=%llu",
              result->value, (unsigned long long)result->episodes, (unsigned long long)result->environment_steps,
              (unsigned long long)result->learner_steps);
@@ -529,17 +398,13 @@ static void tell(struct evaluator_work *self, const struct best *result, double 
 
 /* The parameters do not change during an evaluation: nothing is pulled. They are saved before their return is
  * reported, so a launcher that ends the run because of it finds them. */
-static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, double *mean, rp_error *err)
+static rp_status evaluate_once(struct worker *self, uint64_t steps, double *mean, rp_error *err)
 {
-    uint64_t episodes = (uint64_t)self->worker.config->evaluator.episodes;
+    struct best result;
     int64_t from = clock_ns();
-    RP_TRY(environment_loop_episodes(&self->loop, episodes, mean, err));
-    const struct best result = {
-        .value = *mean, .episodes = episodes, .environment_steps = steps, .learner_steps = self->variables.steps};
-    double seconds = (double)(clock_ns() - from) * 1e-9;
-    best_file_offer(&self->best, self->worker.agent->tensors, self->worker.agent->n_policy, &result);
-    recording_save(self->loop.recording, env_name(&self->worker.config->environment), &result);
-    tell(self, &result, seconds);
+    RP_TRY(crew_evaluate(&self->crew, steps, self->crew.variables.steps, &result, err));
+    tell(self, &result, (double)(clock_ns() - from) * 1e-9);
+    *mean = result.value;
     return RP_OK;
 }
 
@@ -592,20 +457,21 @@ static rp_status pause_looking(struct worker *self, struct variables *variables,
 }
 
 /* The goal was reached, but the evaluator that found out may have been killed before it could report that. */
-static bool reached_before(struct evaluator_work *self)
+static bool reached_before(struct worker *self)
 {
-    bool reached = self->best.known && self->best.best.value >= self->worker.config->stop.value;
+    const struct best_file *best = &self->crew.best;
+    bool reached = best->known && best->best.value >= self->config->stop.value;
     if (reached)
-        tell(self, &self->best.best, 0.0);
+        tell(self, &best->best, 0.0);
     return reached;
 }
 
 /* Evaluates the newest parameters at regular numbers of steps, and the last ones at the end. */
-static rp_status worker_evaluate(struct evaluator_work *self, rp_error *err)
+static rp_status worker_evaluate(struct worker *worker, rp_error *err)
 {
-    struct worker *worker = &self->worker;
-    struct variables *variables = &self->variables;
+    struct variables *variables = &worker->crew.variables;
     const struct run_config *config = worker->config;
+    struct asked asked_before = {0};
     uint64_t every = (uint64_t)config->evaluator.every, next = every;
     RP_TRY(variables_wait(variables, worker->options->stop, err));
     for (bool last = false; !last && !worker_stopped(worker) && !worker_out_of_time(worker);) {
@@ -614,7 +480,7 @@ static rp_status worker_evaluate(struct evaluator_work *self, rp_error *err)
         if (status != RP_OK && worker_try_again(worker, status))
             continue;
         RP_TRY(status);
-        bool asked = worker_asked(worker, &self->asked, COUNTER_EVALUATE);
+        bool asked = worker_asked(worker, &asked_before, COUNTER_EVALUATE);
         if (!last && !asked && (every == 0 || at < next)) {
             RP_TRY(pause_looking(worker, variables, err));
             continue;
@@ -625,43 +491,23 @@ static rp_status worker_evaluate(struct evaluator_work *self, rp_error *err)
         bool acts = config->actors.count != 0;
         if (acts)
             RP_TRY(last ? await_last(worker, variables, err) : variables_pull(variables, 0, NULL, err));
-        RP_TRY(evaluate_once(self, acts ? worker_steps(worker, (int64_t)at) : 0, &mean, err));
+        RP_TRY(evaluate_once(worker, acts ? worker_steps(worker, (int64_t)at) : 0, &mean, err));
         last |= mean >= config->stop.value;
     }
     return RP_OK;
 }
 
-static rp_status evaluator_open(struct evaluator_work *self, const struct worker_options *options, rp_error *err)
-{
-    RP_TRY(worker_open(&self->worker, options, "evaluator", err));
-    struct worker *worker = &self->worker;
-    variables_init(&self->variables, worker->client, worker->agent);
-    const struct actor_options of = {.config = options->config,
-                                     .agent = worker->agent,
-                                     .index = options->index,
-                                     .seed = worker_seed(options->config, "evaluator", options->index),
-                                     .greedy = true,
-                                     .stop = options->stop};
-    environment_loop_init(&self->loop, &worker->envs.envs[0], &of);
-    return RP_OK;
-}
-
 rp_status worker_evaluator(const struct worker_options *options, rp_error *err)
 {
-    struct evaluator_work self = {0};
-    rp_status status = evaluator_open(&self, options, err);
+    struct worker self;
+    rp_status status = worker_open(&self, options, "evaluator", err);
     if (status == RP_OK && options->weights) {
-        status = measure_file(&self.worker, &self.variables, &self.loop, err);
+        status = measure_file(&self, err);
     } else if (status == RP_OK) {
-        best_file_open(&self.best, options->config->folder, !options->resume);
-        self.loop.recording = recording_new(options->config->folder, !options->resume);
+        crew_keep(&self.crew, options->config->folder, !options->resume);
         status = reached_before(&self) ? RP_OK : worker_evaluate(&self, err);
     }
-    status = worker_unless_stopped(&self.worker, status);
-    environment_loop_fini(&self.loop);
-    variables_fini(&self.variables);
-    worker_close(&self.worker);
-    return status;
+    return worker_close(&self, status, err);
 }
 
 /* ---- a learner ---- */
@@ -940,19 +786,16 @@ static void publish_last(struct learner_work *self)
 rp_status worker_learner(const struct worker_options *options, rp_error *err)
 {
     struct learner_work self = {0};
-    rp_status status = learner_work_open(&self, options, err);
+    rp_status status = learner_work_open(&self, options, err), saving = RP_OK;
     if (status == RP_OK) {
         status = worker_unless_stopped(&self.worker, worker_learn(&self, err));
         /* Saves first: the rest waits for a broker that may be gone, and the parent process may kill this one before
          * that ends. */
-        rp_status saving = save(&self, status == RP_OK ? err : NULL);
+        saving = save(&self, status == RP_OK ? err : NULL);
         publish_last(&self);
         learner_report(&self);
-        status = status == RP_OK ? saving : status;
-    } else {
-        status = worker_unless_stopped(&self.worker, status);
     }
     learner_destroy(&self.learner);
-    worker_close(&self.worker);
-    return status;
+    status = worker_close(&self.worker, status, err);
+    return status == RP_OK ? saving : status;
 }

@@ -1,4 +1,4 @@
-/* The page: a thread that asks the broker and makes one state for all who look; questions about writers and items; changes. */
+/* The page: one state for all who look; questions about writers and items; changes. */
 #include "agent/view/page.h"
 
 #include <json-c/json.h>
@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
@@ -19,23 +18,15 @@
 
 #define PAGE_ASK_MS 1500
 
-/* The newest answer to "what is going on", made by a thread of its own while somebody looks. */
-struct page_watch {
-    pthread_t thread;
-    bool started;
-    rp_client *client;     /* of the thread alone; NULL: no broker is known */
-    struct page_door door; /* that the client came through */
-    pthread_mutex_t lock;  /* of everything below */
-    pthread_cond_t asked, made;
-    bool stop;
-    int64_t asked_ns, made_ns; /* monotonic; 0: never */
-    char *state;               /* JSON without its last "}"; NULL: none yet */
-};
-
 struct page {
     struct page_host host;
-    atomic_bool leaving; /* no call waits for the broker any more */
-    struct page_watch watch;
+    atomic_bool leaving;           /* no call waits for the broker any more */
+    atomic_int_least64_t asked_ns; /* when somebody last looked; monotonic; 0: never */
+    pthread_mutex_t lock;          /* of everything below */
+    rp_client *client;             /* for states; NULL: no broker is known */
+    struct page_door door;         /* that the client came through */
+    char *state;                   /* the newest one: JSON without its last "}"; NULL: none yet */
+    int64_t made_ns;
 };
 
 /* ---- the broker ---- */
@@ -71,8 +62,7 @@ static rp_client *calls_begin(struct page *self, rp_error *err)
 
 static void calls_end(rp_client *client)
 {
-    if (client)
-        rp_client_destroy(&client);
+    rp_client_destroy(&client);
     rp_wait_set(NULL, NULL);
 }
 
@@ -150,12 +140,12 @@ static char *put_together(const struct look *look)
     return json_take(&out);
 }
 
-/* ---- the thread that asks: nobody looks, nothing is asked ---- */
+/* ---- asking: one question to the broker answers all who look, and if nobody looks, nothing is asked ---- */
 
 /* Somebody looks: a browser in front asks every second, one in the background every four. */
 #define LOOKING_NS (8 * NS_PER_S)
-#define EVERY_NS (NS_PER_S * 9 / 10)
-#define FRESH_NS (2 * NS_PER_S)
+/* For which a state is new. */
+#define FRESH_NS (NS_PER_S * 9 / 10)
 
 static bool is_same(const struct page_door *a, const struct page_door *b)
 {
@@ -163,21 +153,18 @@ static bool is_same(const struct page_door *a, const struct page_door *b)
            memcmp(a->key.brokers, b->key.brokers, sizeof a->key.brokers) == 0;
 }
 
-/* Connects to the broker of now, unless the client is for it already: it may listen elsewhere, or have another key. The client belongs
- * to the watch's thread. */
+/* Connects to the broker of now, unless the client is for it already: it may listen elsewhere, or have another key. */
 static rp_client *connect_now(struct page *self)
 {
-    struct page_watch *watch = &self->watch;
     struct page_door door = {0};
     self->host.find(self->host.ctx, &door);
-    if (!watch->client || !is_same(&door, &watch->door)) {
-        if (watch->client)
-            rp_client_destroy(&watch->client);
-        watch->client = connect_to(&door);
-        watch->door = door;
+    if (!self->client || !is_same(&door, &self->door)) {
+        rp_client_destroy(&self->client);
+        self->client = connect_to(&door);
+        self->door = door;
     }
     key_wipe(&door.key);
-    return watch->client;
+    return self->client;
 }
 
 /* Makes a state with the answers of the broker, or with why there is none. */
@@ -198,103 +185,34 @@ static char *state_new(struct page *self)
     return state;
 }
 
-static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns)
+char *page_state(struct page *self)
 {
-    int64_t at = clock_ns() + ns;
-    struct timespec until = {.tv_sec = at / NS_PER_S, .tv_nsec = at % NS_PER_S};
-    pthread_cond_timedwait(cond, lock, &until);
-}
-
-static void *watch_main(void *ctx)
-{
-    struct page *self = ctx;
-    struct page_watch *watch = &self->watch;
-    pthread_setname_np(pthread_self(), "page");
-    rp_wait_set(is_leaving, self);
-    pthread_mutex_lock(&watch->lock);
-    while (!watch->stop) {
-        int64_t now = clock_ns();
-        bool wanted = watch->asked_ns && now - watch->asked_ns < LOOKING_NS;
-        if (!wanted || now - watch->made_ns < EVERY_NS) {
-            wait_until(&watch->asked, &watch->lock, wanted ? EVERY_NS - (now - watch->made_ns) : LOOKING_NS);
-            continue;
-        }
-        pthread_mutex_unlock(&watch->lock);
-        char *state = state_new(self);
-        pthread_mutex_lock(&watch->lock);
-        free(watch->state);
-        watch->state = state;
-        watch->made_ns = clock_ns();
-        pthread_cond_broadcast(&watch->made);
+    pthread_mutex_lock(&self->lock);
+    atomic_store(&self->asked_ns, clock_ns());
+    if (!self->state || clock_ns() - self->made_ns > FRESH_NS) {
+        rp_wait_set(is_leaving, self);
+        free(self->state);
+        self->state = state_new(self);
+        self->made_ns = clock_ns();
+        rp_wait_set(NULL, NULL);
     }
-    pthread_mutex_unlock(&watch->lock);
-    return NULL;
-}
-
-static rp_status watch_start(struct page *self, rp_error *err)
-{
-    struct page_watch *watch = &self->watch;
-    pthread_condattr_t monotonic;
-    pthread_mutex_init(&watch->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&watch->asked, &monotonic);
-    pthread_cond_init(&watch->made, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    watch->started = pthread_create(&watch->thread, NULL, watch_main, self) == 0;
-    return watch->started ? RP_OK : err_set(err, RP_RESOURCE_EXHAUSTED, "no thread for the page");
-}
-
-static void watch_stop(struct page *self)
-{
-    struct page_watch *watch = &self->watch;
-    if (watch->started) {
-        pthread_mutex_lock(&watch->lock);
-        watch->stop = true;
-        pthread_cond_signal(&watch->asked);
-        pthread_mutex_unlock(&watch->lock);
-        pthread_join(watch->thread, NULL);
-    }
-    if (watch->client)
-        rp_client_destroy(&watch->client);
-    key_wipe(&watch->door.key);
-    free(watch->state);
-    pthread_cond_destroy(&watch->asked);
-    pthread_cond_destroy(&watch->made);
-    pthread_mutex_destroy(&watch->lock);
-}
-
-char *page_watch_state(struct page *self)
-{
-    struct page_watch *watch = &self->watch;
-    pthread_mutex_lock(&watch->lock);
-    int64_t now = clock_ns(), end = now + 3 * PAGE_ASK_MS * NS_PER_MS;
-    watch->asked_ns = now;
-    pthread_cond_signal(&watch->asked);
-    while ((!watch->state || now - watch->made_ns > FRESH_NS) && now < end) {
-        wait_until(&watch->made, &watch->lock, end - now);
-        now = clock_ns();
-    }
-    char *state = watch->state ? strdup(watch->state) : NULL;
-    pthread_mutex_unlock(&watch->lock);
+    char *state = self->state ? strdup(self->state) : NULL;
+    pthread_mutex_unlock(&self->lock);
     return state;
 }
 
 bool page_is_watched(struct page *self)
 {
-    struct page_watch *watch = &self->watch;
-    pthread_mutex_lock(&watch->lock);
-    bool watched = watch->asked_ns && clock_ns() - watch->asked_ns < LOOKING_NS;
-    pthread_mutex_unlock(&watch->lock);
-    return watched;
+    int64_t asked_ns = atomic_load(&self->asked_ns);
+    return asked_ns && clock_ns() - asked_ns < LOOKING_NS;
 }
 
 void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     struct page *self = ctx;
-    char *state = page_watch_state(self);
+    char *state = page_state(self);
     if (!state) {
-        http_fail(reply, 503, "there is no answer yet");
+        http_fail(reply, 503, "no memory for an answer: ask again later");
         return;
     }
     text_add(&reply->text, "%s, \"can\": {\"change\": %s, \"stop\": \"%s\", \"runs\": %s}}\n", state,
@@ -333,13 +251,24 @@ static void give(struct http_reply *reply, rp_status status, char *json, const r
     rp_string_free(&json);
 }
 
-/* Answers with what the broker has said, and frees it. */
-static void give_info(struct http_reply *reply, rp_status status, rp_info *info, rp_error *err)
+/* Asks the broker on a connection of its own, and answers with the JSON that `ask` makes of what it says. */
+static void answer(struct page *self, const struct http_request *request, struct http_reply *reply,
+                   rp_status (*ask)(rp_client *client, const struct http_request *request, char **json, rp_error *err))
 {
+    rp_error err = {0};
     char *json = NULL;
-    status = status == RP_OK ? rp_info_json(info, &json, err) : status;
+    rp_client *client = calls_begin(self, &err);
+    rp_status status = client ? ask(client, request, &json, &err) : (rp_status)err.status;
+    calls_end(client);
+    give(reply, status, json, &err);
+}
+
+/* Makes JSON of what the broker has said, and frees it. */
+static rp_status info_json(rp_status status, rp_info *info, char **json, rp_error *err)
+{
+    status = status == RP_OK ? rp_info_json(info, json, err) : status;
     rp_info_free(&info);
-    give(reply, status, json, err);
+    return status;
 }
 
 /* A number of the query; 0: there is none. */
@@ -360,212 +289,166 @@ static void get_writers(void *ctx, const struct http_request *request, struct ht
     struct page *self = ctx;
     rp_error err = {0};
     rp_info *info = NULL;
+    char *json = NULL;
     (void)request;
     rp_client *client = self->host.show ? NULL : calls_begin(self, &err);
     rp_status status = ask_state(&self->host, client, true, &info, NULL, &err);
     calls_end(client);
-    give_info(reply, status, info, &err);
+    status = info_json(status, info, &json, &err);
+    give(reply, status, json, &err);
+}
+
+static rp_status ask_items(rp_client *client, const struct http_request *request, char **json, rp_error *err)
+{
+    uint64_t count = query_number(request, "count");
+    rp_info *info = NULL;
+    rp_status status =
+        rp_admin_list(client, query_text(request, "table"), query_number(request, "cursor"),
+                      (uint32_t)(count > 0 && count < ITEMS_MOST ? count : ITEMS_MOST), PAGE_ASK_MS, &info, err);
+    return info_json(status, info, json, err);
 }
 
 static void get_items(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    uint64_t count = query_number(request, "count");
-    rp_error err = {0};
-    rp_info *info = NULL;
-    rp_client *client = calls_begin(ctx, &err);
-    rp_status status = (rp_status)err.status;
-    if (client)
-        status =
-            rp_admin_list(client, query_text(request, "table"), query_number(request, "cursor"),
-                          (uint32_t)(count > 0 && count < ITEMS_MOST ? count : ITEMS_MOST), PAGE_ASK_MS, &info, &err);
-    calls_end(client);
-    give_info(reply, status, info, &err);
+    answer(ctx, request, reply, ask_items);
+}
+
+static rp_status ask_item(rp_client *client, const struct http_request *request, char **json, rp_error *err)
+{
+    uint64_t key = query_number(request, "key");
+    rp_batch *batch = NULL;
+    rp_status status = rp_admin_fetch(client, query_text(request, "table"), &key, 1, PAGE_ASK_MS, &batch, err);
+    if (status == RP_OK)
+        status = rp_batch_json(batch, VALUES_MOST, json, err);
+    rp_batch_release(&batch);
+    return status;
 }
 
 static void get_item(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    uint64_t key = query_number(request, "key");
-    rp_error err = {0};
-    rp_batch *batch = NULL;
-    char *json = NULL;
-    rp_client *client = calls_begin(ctx, &err);
-    rp_status status = (rp_status)err.status;
-    if (client)
-        status = rp_admin_fetch(client, query_text(request, "table"), &key, 1, PAGE_ASK_MS, &batch, &err);
-    if (status == RP_OK)
-        status = rp_batch_json(batch, VALUES_MOST, &json, &err);
-    rp_batch_release(&batch);
-    calls_end(client);
-    give(reply, status, json, &err);
+    answer(ctx, request, reply, ask_item);
 }
 
-/* ---- a histogram of priorities and ages ---- */
+/* ---- priorities and ages of a sample of the items, for histograms ---- */
 
 #define PARTS 64u /* of the table, from each of which a few items are taken: neighbours are of one age */
 #define PART_ITEMS 16u
-#define SAMPLE_MOST (PARTS * PART_ITEMS)
-#define BINS 20u
-
-struct sample {
-    const char *table;
-    uint64_t size; /* of the table, about */
-    double priorities[SAMPLE_MOST], ages[SAMPLE_MOST];
-    uint32_t n;
-    rp_status status;
-    rp_error err;
-};
 
 /* A shard that does not answer gives no items: those of the others are a sample, too. */
-static void take_part(rp_client *client, struct sample *self, uint64_t cursor)
+static rp_status take_part(rp_client *client, const char *table, uint64_t cursor, struct json out[2], rp_error *err)
 {
     rp_info *list = NULL;
-    self->status = rp_admin_list(client, self->table, cursor, PART_ITEMS, PAGE_ASK_MS, &list, &self->err);
-    for (uint32_t i = 0; i < rp_info_count(list, "items") && self->n < SAMPLE_MOST; i++) {
+    rp_status status = rp_admin_list(client, table, cursor, PART_ITEMS, PAGE_ASK_MS, &list, err);
+    for (uint32_t i = 0; i < rp_info_count(list, "items"); i++) {
         const rp_info *item = rp_info_at(list, "items", i);
-        self->priorities[self->n] = rp_info_real(item, "priority");
-        self->ages[self->n++] = rp_info_real(item, "age_ns") * 1e-9;
+        json_number(&out[0], rp_info_real(item, "priority"));
+        json_number(&out[1], rp_info_real(item, "age_ns") * 1e-9);
     }
     rp_info_free(&list);
+    return status;
 }
 
-static void take_sample(rp_client *client, struct sample *self)
+/* size: of the table, about. */
+static rp_status ask_sample(rp_client *client, const struct http_request *request, char **json, rp_error *err)
 {
-    uint64_t shards = client_shards(client), size = self->size / shards; /* about the same at all shards */
-    uint64_t parts = self->size > SAMPLE_MOST ? PARTS / shards : (size + PART_ITEMS - 1) / PART_ITEMS;
+    uint64_t all = query_number(request, "size"), shards = client_shards(client);
+    uint64_t size = all / shards; /* about the same at all shards */
+    uint64_t parts = all > PARTS * PART_ITEMS ? PARTS / shards : (size + PART_ITEMS - 1) / PART_ITEMS;
+    struct json lists[2] = {0}; /* priorities, ages */
+    rp_status status = RP_OK;
     parts = parts || shards == 1 ? parts : 1;
-    for (uint64_t i = 0; self->status == RP_OK && i < parts * shards; i++)
-        take_part(client, self, (i % shards) << RP_CURSOR_BITS | i / shards * size / parts);
-}
-
-/* Bins of equal width; of equal ratio where values differ by more than a factor of 1000. */
-static void put_bins(struct json *out, const char *name, const double *values, uint32_t n)
-{
-    double low = INFINITY, high = -INFINITY;
-    uint64_t counts[BINS] = {0};
-    for (uint32_t i = 0; i < n; i++) {
-        low = fmin(low, values[i]);
-        high = fmax(high, values[i]);
-    }
-    bool logs = low > 0 && high > 1000 * low;
-    double from = logs ? log(low) : low, width = ((logs ? log(high) : high) - from) / BINS;
-    for (uint32_t i = 0; i < n; i++) {
-        double at = width > 0 ? ((logs ? log(values[i]) : values[i]) - from) / width : 0;
-        counts[!(at > 0) ? 0 : at >= BINS ? BINS - 1 : (uint32_t)at]++;
-    }
-    json_begin(out, name, '[');
-    for (uint32_t i = 0; n > 0 && i < (width > 0 ? BINS : 1); i++) {
-        double start = from + width * i;
-        json_open(out, '{');
-        json_real(out, "from", logs ? exp(start) : start);
-        json_count(out, "count", counts[i]);
-        json_close(out, '}');
-    }
-    json_close(out, ']');
+    for (uint32_t k = 0; k < 2; k++)
+        json_open(&lists[k], '[');
+    for (uint64_t i = 0; status == RP_OK && i < parts * shards; i++)
+        status = take_part(client, query_text(request, "table"),
+                           (i % shards) << RP_CURSOR_BITS | i / shards * size / parts, lists, err);
+    for (uint32_t k = 0; k < 2; k++)
+        json_close(&lists[k], ']');
+    *json = need_print("{\"priorities\": %.*s, \"ages\": %.*s}", (int)lists[0].out.size, lists[0].out.data,
+                       (int)lists[1].out.size, lists[1].out.data);
+    json_fini(&lists[0]);
+    json_fini(&lists[1]);
+    return status;
 }
 
 static void get_histogram(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    const char *table = http_query(request, "table"), *size = http_query(request, "size");
-    if (!table) {
-        http_fail(reply, 400, "which table?");
-        return;
-    }
-    struct sample *sample = need_alloc(sizeof *sample);
-    sample->table = table;
-    sample->size = size ? strtoull(size, NULL, 10) : SAMPLE_MOST;
-    rp_client *client = calls_begin(ctx, &sample->err);
-    sample->status = (rp_status)sample->err.status;
-    if (client)
-        take_sample(client, sample);
-    calls_end(client);
-    struct json out = {0};
-    json_open(&out, '{');
-    json_count(&out, "items", sample->n);
-    put_bins(&out, "priorities", sample->priorities, sample->n);
-    put_bins(&out, "ages", sample->ages, sample->n);
-    json_close(&out, '}');
-    give(reply, sample->status, json_take(&out), &sample->err);
-    free(sample);
+    answer(ctx, request, reply, ask_sample);
 }
 
 /* ---- changes: a checkpoint, a reset, another limiter, the end of the run or of the broker. The server lets in only requests with the
  * token. ---- */
 
 #define CHANGE_MS 5000
+#define DONE_SIZE 200u
 
-struct change {
-    struct json_object *wish;
-    const char *table;
-    char done[200];
-    rp_status status;
-    rp_error err;
-};
+/* Makes a change that somebody wishes for, and says in `done` what was done. */
+typedef rp_status action(rp_client *client, struct json_object *wish, char done[DONE_SIZE], rp_error *err);
 
-static void make_checkpoint(rp_client *client, struct change *self)
+static rp_status make_checkpoint(rp_client *client, struct json_object *wish, char done[DONE_SIZE], rp_error *err)
 {
     rp_info *made = NULL;
-    self->status = rp_admin_checkpoint(client, CHANGE_MS, &made, &self->err);
-    if (self->status == RP_DEADLINE_EXCEEDED) { /* the broker goes on with it, and a browser does not wait for ever */
-        self->status = RP_OK;
-        snprintf(self->done, sizeof self->done, "The checkpoint takes longer than %d s: the broker goes on with it.",
+    (void)wish;
+    rp_status status = rp_admin_checkpoint(client, CHANGE_MS, &made, err);
+    if (status == RP_DEADLINE_EXCEEDED) { /* the broker goes on with it, and a browser does not wait for ever */
+        snprintf(done, DONE_SIZE, "The checkpoint takes longer than %d s: the broker goes on with it.",
                  CHANGE_MS / 1000);
-        return;
+        return RP_OK;
     }
-    snprintf(self->done, sizeof self->done, "Checkpoint %llu is on disk: %llu items.",
+    snprintf(done, DONE_SIZE, "Checkpoint %llu is on disk: %llu items.",
              (unsigned long long)rp_info_u64(made, "number"), (unsigned long long)rp_info_u64(made, "items"));
     rp_info_free(&made);
+    return status;
 }
 
-static void reset(rp_client *client, struct change *self)
+static rp_status reset(rp_client *client, struct json_object *wish, char done[DONE_SIZE], rp_error *err)
 {
+    const char *table = json_map_text(wish, "table");
     rp_info *removed = NULL;
-    self->status = rp_admin_reset(client, self->table, CHANGE_MS, &removed, &self->err);
-    snprintf(self->done, sizeof self->done, "%llu items of '%.100s' are gone.",
-             (unsigned long long)rp_info_u64(removed, "applied"), self->table);
+    rp_status status = rp_admin_reset(client, table, CHANGE_MS, &removed, err);
+    snprintf(done, DONE_SIZE, "%llu items of '%.100s' are gone.", (unsigned long long)rp_info_u64(removed, "applied"),
+             table);
     rp_info_free(&removed);
+    return status;
 }
 
-static void set_limiter(rp_client *client, struct change *self)
+static rp_status set_limiter(rp_client *client, struct json_object *wish, char done[DONE_SIZE], rp_error *err)
 {
-    static const struct {
-        const char *name;
-        uint32_t field;
-        size_t offset;
-    } rows[] = {{"samples_per_insert", RP_LIMITER_SAMPLES_PER_INSERT, offsetof(rp_limiter_change, samples_per_insert)},
-                {"min_size", RP_LIMITER_MIN_SIZE, offsetof(rp_limiter_change, min_size)},
-                {"error_buffer", RP_LIMITER_ERROR_BUFFER, offsetof(rp_limiter_change, error_buffer)},
-                {"max_lag", RP_LIMITER_MAX_LAG, offsetof(rp_limiter_change, max_lag)}};
     rp_limiter_change change = {.struct_size = sizeof change};
+    const struct {
+        const char *name;
+        rp_limiter_field field;
+        double *value;
+    } rows[] = {{"samples_per_insert", RP_LIMITER_SAMPLES_PER_INSERT, &change.samples_per_insert},
+                {"min_size", RP_LIMITER_MIN_SIZE, &change.min_size},
+                {"error_buffer", RP_LIMITER_ERROR_BUFFER, &change.error_buffer},
+                {"max_lag", RP_LIMITER_MAX_LAG, &change.max_lag}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        double value = json_map_number(self->wish, rows[i].name);
-        if (!isfinite(value))
-            continue;
-        change.set |= rows[i].field;
-        memcpy((char *)&change + rows[i].offset, &value, sizeof value);
+        *rows[i].value = json_map_number(wish, rows[i].name);
+        change.set |= isfinite(*rows[i].value) ? rows[i].field : 0;
     }
-    self->status = rp_admin_set_limiter(client, self->table, &change, CHANGE_MS, NULL, &self->err);
-    snprintf(self->done, sizeof self->done, "The limiter of '%.100s' is changed.", self->table);
+    const char *table = json_map_text(wish, "table");
+    snprintf(done, DONE_SIZE, "The limiter of '%.100s' is changed.", table);
+    return rp_admin_set_limiter(client, table, &change, CHANGE_MS, NULL, err);
 }
 
 static const struct {
     const char *name;
-    void (*act)(rp_client *client, struct change *self);
+    action *act;
 } actions[] = {{"checkpoint", make_checkpoint}, {"reset", reset}, {"limiter", set_limiter}};
 
-static void act(struct page *page, struct change *self)
+static rp_status act(struct page *page, struct json_object *wish, char done[DONE_SIZE], rp_error *err)
 {
-    const char *wanted = json_map_text(self->wish, "action");
+    const char *wanted = json_map_text(wish, "action");
     for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++) {
         if (strcmp(actions[i].name, wanted) != 0)
             continue;
-        rp_client *client = calls_begin(page, &self->err);
-        self->status = (rp_status)self->err.status;
-        if (client)
-            actions[i].act(client, self);
+        rp_client *client = calls_begin(page, err);
+        rp_status status = client ? actions[i].act(client, wish, done, err) : (rp_status)err->status;
         calls_end(client);
-        return;
+        return status;
     }
-    self->status = err_set(&self->err, RP_INVALID_ARGUMENT, "there is no action '%.40s'", wanted);
+    return err_set(err, RP_INVALID_ARGUMENT, "there is no action '%.40s'", wanted);
 }
 
 static void end(struct page *page, struct http_reply *reply)
@@ -578,7 +461,7 @@ static void end(struct page *page, struct http_reply *reply)
     }
     rp_error err = {0};
     bool already = false;
-    if (host->stop(host->stop_ctx, &already, &err) != RP_OK) {
+    if (host->stop(host->ctx, &already, &err) != RP_OK) {
         http_fail(reply, 400, "%s", err.text);
         return;
     }
@@ -588,20 +471,18 @@ static void end(struct page *page, struct http_reply *reply)
 
 static void do_change(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    struct change change = {.wish = json_tokener_parse(request->body)};
-    if (!json_object_is_type(change.wish, json_type_object)) {
+    struct json_object *wish = json_tokener_parse(request->body);
+    rp_error err = {0};
+    char done[DONE_SIZE] = "";
+    if (!json_object_is_type(wish, json_type_object))
         http_fail(reply, 400, "the request is no JSON object");
-    } else if (strcmp(json_map_text(change.wish, "action"), "stop") == 0) {
+    else if (strcmp(json_map_text(wish, "action"), "stop") == 0)
         end(ctx, reply);
-    } else {
-        change.table = json_map_text(change.wish, "table");
-        act(ctx, &change);
-        if (change.status == RP_OK)
-            http_say(reply, "text", change.done);
-        else
-            http_fail(reply, change.status == RP_UNAVAILABLE ? 503 : 400, "%s", change.err.text);
-    }
-    json_object_put(change.wish);
+    else if (act(ctx, wish, done, &err) == RP_OK)
+        http_say(reply, "text", done);
+    else
+        http_fail(reply, err.status == RP_UNAVAILABLE ? 503 : 400, "%s", err.text);
+    json_object_put(wish);
 }
 
 /* ---- the files of the page, as they lie in files/. The assembler puts them into the program ---- */
@@ -694,13 +575,13 @@ struct http_part page_files(void)
 
 /* ---- life ---- */
 
-struct page *page_new(const struct page_host *host, rp_error *err)
+struct page *page_new(const struct page_host *host)
 {
     struct page *self = need_alloc(sizeof *self);
     self->host = *host;
     atomic_init(&self->leaving, false);
-    if (watch_start(self, err) != RP_OK)
-        page_destroy(&self);
+    atomic_init(&self->asked_ns, 0);
+    pthread_mutex_init(&self->lock, NULL);
     return self;
 }
 
@@ -714,7 +595,10 @@ void page_destroy(struct page **self)
     if (!*self)
         return;
     page_leave(*self);
-    watch_stop(*self);
+    rp_client_destroy(&(*self)->client);
+    key_wipe(&(*self)->door.key);
+    pthread_mutex_destroy(&(*self)->lock);
+    free((*self)->state);
     free(*self);
     *self = NULL;
 }

@@ -1,8 +1,7 @@
 /* The room agent/view: how a broker and a run are shown. why.c is the sentence about what limits; tui.c has views on a terminal; this
- * is the page: a broker before people's eyes, in a browser. It owns the files of the page (files/, compiled in), the answers that
- * they ask for, and a thread that asks the broker once a second as long as somebody looks. It has no server: a program that serves the
- * page mounts its routes (proto/http). replay-broker shows itself so, from its own snapshots; replay-launch adds what it knows of a
- * run, whose broker it asks as a client. */
+ * is the page: a broker before people's eyes, in a browser. It owns the files of the page (files/, compiled in) and the answers that
+ * they ask for. It has no server and no thread: a program that serves the page mounts its routes (proto/http). replay-broker shows
+ * itself so, from its own snapshots; replay-launch adds what it knows of a run, whose broker it asks as a client. */
 #ifndef AGENT_PAGE_H
 #define AGENT_PAGE_H
 
@@ -43,13 +42,12 @@ struct page_host {
     void (*look)(void *ctx, struct page_run *out); /* NULL: there is no run */
     const char *what;                              /* that `stop` ends: "run", "broker" */
     /* Ends it in order, as a signal would; *already: somebody has asked before, and nothing is done. NULL: it cannot be ended from here. */
-    rp_status (*stop)(void *stop_ctx, bool *already, rp_error *err);
-    void *stop_ctx;
+    rp_status (*stop)(void *ctx, bool *already, rp_error *err);
 };
 
 struct page;
-/* Starts the thread that asks. host is copied. NULL with err set. */
-struct page *page_new(const struct page_host *host, rp_error *err);
+/* host is copied. Never NULL. */
+struct page *page_new(const struct page_host *host);
 /* Ends calls that wait for the broker; their requests are answered with an error. To be called before the server is stopped. */
 void page_leave(struct page *self);
 /* The server is stopped. NULL is fine. */
@@ -64,8 +62,9 @@ void page_get_state(void *page, const struct http_request *request, struct http_
 /* Writes the page as one file that needs no server: it shows these answers, a JSON object from paths ("api/state") to what the server
  * would answer. */
 void page_put_alone(struct text *out, const char *answers);
-/* Copies the newest state, after a moment of waiting for one that is fresh: JSON, without its last "}". NULL: there is none yet. */
-char *page_watch_state(struct page *self);
+/* Returns a fresh state, for which the broker is asked unless somebody has just done so: JSON, without its last "}"; free(). NULL: no
+ * memory. */
+char *page_state(struct page *self);
 /* True if somebody has looked within the last seconds. */
 bool page_is_watched(struct page *self);
 

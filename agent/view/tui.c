@@ -155,6 +155,19 @@ static void line_place(struct line *self, enum tint tint, uint32_t columns, doub
 #define COLUMNS 100u   /* where there is no limit */
 #define NO_BOUND 1e300 /* a limiter's bound so large means that there is none */
 
+struct canvas_style tui_style(void)
+{
+    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+    struct canvas_style style = {.utf8 = terminal_has_utf8()};
+    if (!isatty(STDOUT_FILENO) || !term || !term[0] || strcmp(term, "dumb") == 0)
+        return style;
+    terminal_size(&style.columns, &style.rows);
+    style.columns -= style.columns > 1;
+    style.rows -= style.rows > 1;
+    style.colour = !(no_colour && no_colour[0]);
+    return style;
+}
+
 struct canvas_style canvas_fit(const struct canvas_style *style)
 {
     struct canvas_style fit = *style;
@@ -164,21 +177,19 @@ struct canvas_style canvas_fit(const struct canvas_style *style)
 
 struct line *canvas_line(struct canvas *self, uint32_t rank)
 {
-    if (self->n == CANVAS_MAX)
-        return NULL;
     struct line *line = &self->lines[self->n];
+    line_fini(line); /* the one that is never shown has a text */
     *line = (struct line){.limit = self->style->columns, .utf8 = self->style->utf8, .colour = self->style->colour};
-    self->ranks[self->n++] = (uint8_t)(rank < CANVAS_RANKS ? rank : CANVAS_RANKS - 1);
+    self->ranks[self->n] = (uint8_t)(rank < CANVAS_RANKS ? rank : CANVAS_RANKS - 1);
+    self->n += self->n < CANVAS_MAX;
     return line;
 }
 
 struct line *canvas_row(struct canvas *self, uint32_t rank, const char *label)
 {
     struct line *line = canvas_line(self, rank);
-    if (line) {
-        line_put(line, TINT_DIM, " %s", label);
-        line_to(line, CANVAS_LABEL);
-    }
+    line_put(line, TINT_DIM, " %s", label);
+    line_to(line, CANVAS_LABEL);
     return line;
 }
 
@@ -193,8 +204,7 @@ void canvas_wrapped(struct canvas *self, uint32_t rank, const char *label, enum 
         while (!last && blank > 0 && text[blank] != ' ')
             blank--;
         size = last ? strlen(text) : blank ? blank : size;
-        if (line)
-            line_put(line, tint, "%.*s", (int)size, text);
+        line_put(line, tint, "%.*s", (int)size, text);
         text += size;
         text += strspn(text, " ");
     }
@@ -239,6 +249,7 @@ static uint32_t choose(const struct canvas *self, uint32_t *last)
 void canvas_write(struct canvas *self, struct text *out)
 {
     uint32_t last, left = choose(self, &last);
+    line_fini(&self->lines[CANVAS_MAX]);
     for (uint32_t i = 0; i < self->n; i++) {
         bool shown = self->ranks[i] < last || (self->ranks[i] == last && left > 0);
         left -= shown && self->ranks[i] == last;
@@ -401,12 +412,9 @@ void tui_add_help(struct canvas *canvas, uint32_t rank, const struct tui *self, 
         {"?, h", "this help", ""},
         {self->quits ? "q" : "Ctrl-C", self->quits ? "quit" : "stop the run; once more: at once", ""},
     };
-    struct line *line = canvas_line(canvas, rank);
-    if (line)
-        line_put(line, TINT_BOLD, " keys");
+    line_put(canvas_line(canvas, rank), TINT_BOLD, " keys");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (!(line = canvas_line(canvas, rank)))
-            return;
+        struct line *line = canvas_line(canvas, rank);
         line_put(line, TINT_BOLD, "   %s", rows[i].key);
         line_to(line, CANVAS_LABEL + 5);
         line_put(line, TINT_NONE, "%s%s", rows[i].what, rows[i].more);
@@ -470,8 +478,6 @@ static void put_row(struct canvas *canvas, uint32_t rank, const struct list *sel
                     uint32_t order)
 {
     struct line *line = canvas_line(canvas, rank);
-    if (!line)
-        return;
     line_to(line, 1);
     for (uint32_t i = 0, end = 1; i < n; i++) {
         const struct list_column *column = &self->columns[i];

@@ -47,24 +47,28 @@ struct canvas_style {
     bool utf8, colour;
 };
 
+/* Returns what a view may use of standard output: one column and one row less than the terminal has, since clearing the rest of a line
+ * would erase the character in the last column, and the cursor stays below the view. rows 0: nothing can be drawn there. */
+struct canvas_style tui_style(void);
+
 /* Lines in their order, each with a rank: in a small terminal, lines of low rank stay. Zero-initialised but for style. */
 struct canvas {
     const struct canvas_style *style;
-    struct line lines[CANVAS_MAX];
-    uint8_t ranks[CANVAS_MAX];
+    struct line lines[CANVAS_MAX + 1]; /* the last one takes what does not fit, and is never shown */
+    uint8_t ranks[CANVAS_MAX + 1];
     uint32_t n;
 };
 
 /* Returns the style with no more rows than a canvas has lines. */
 struct canvas_style canvas_fit(const struct canvas_style *style);
-/* Adds a line; NULL: the canvas is full. */
+/* Adds a line. */
 struct line *canvas_line(struct canvas *self, uint32_t rank);
 /* Adds a line that begins with a label. */
 struct line *canvas_row(struct canvas *self, uint32_t rank, const char *label);
 /* Adds a row with a text that may be long: it goes on below, in at most `most` lines. */
 void canvas_wrapped(struct canvas *self, uint32_t rank, const char *label, enum tint tint, const char *text,
                     uint32_t most);
-/* Adds a row with a limiter's cursor between its bounds; NULL: there are no two bounds, or there is no room. */
+/* Adds a row with a limiter's cursor between its bounds; NULL: there are no two bounds. */
 struct line *canvas_cursor(struct canvas *self, uint32_t rank, const char *label, double at, double low, double high);
 /* Columns that the layout may use. */
 uint32_t canvas_columns(const struct canvas *self);

@@ -23,12 +23,12 @@
 #define BUSY_SHARE 0.95
 #define RATE_MOST 1e15 /* bytes/s */
 
-const char *const why_cause_names[WHY_CAUSES] = {
+const char *const why_cause_names[WHY_CAUSES + 1] = {
     [WHY_SHARD] = "shard",           [WHY_BROKER] = "broker",     [WHY_DISK] = "disk",       [WHY_REDUCE] = "reduce",
     [WHY_PARAMETERS] = "parameters", [WHY_HOSTS] = "hosts",       [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory",
     [WHY_OTHERS] = "others",         [WHY_NETWORK] = "network",   [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors",
     [WHY_CORES] = "cores",           [WHY_LEARNERS] = "learners", [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
-    [WHY_PAUSED] = "paused",
+    [WHY_PAUSED] = "paused",         [WHY_CAUSES] = "",
 };
 const char *const why_side_names[WHY_SIDES] = {
     [WHY_NOBODY] = "", [WHY_SIDE_ACTORS] = "actors", [WHY_SIDE_LEARNERS] = "learners"};
@@ -533,7 +533,7 @@ static double age_s(double unix_s)
     return fabs(clock_unix_s() - unix_s);
 }
 
-static const struct json_row verdict_rows[] = {
+const struct json_row why_rows[] = {
     JSON_WORD(struct why, cause, why_cause_names, WHY_CAUSES),
     JSON_WORD(struct why, blocked, why_side_names, WHY_NOBODY),
     JSON_ROW(struct why, bad),
@@ -551,7 +551,7 @@ static const struct json_row state_rows[] = {JSON_ROW(struct why_state, phase),
 bool why_read_status(const char *text, struct why *out)
 {
     struct json_object *status = text ? json_tokener_parse(text) : NULL;
-    json_map_read(status, verdict_rows, out);
+    json_map_read(status, why_rows, out);
     bool ok = out->cause < WHY_CAUSES && out->text[0] && age_s(json_map_number(status, "unix_s")) < FRESH_S;
     if (!ok)
         *out = (struct why){.cause = WHY_IDLE, .network_rate = NAN};

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/base/json_map.h"
 #include "replay/admin.h"
 
 /* What limits. In the order in which they are looked for: a cause hides those below it. */
@@ -31,7 +32,7 @@ enum why_cause {
     WHY_IDLE,       /* nothing moves, and nobody waits */
     WHY_CAUSES
 };
-extern const char *const why_cause_names[WHY_CAUSES]; /* "broker", "disk", ... */
+extern const char *const why_cause_names[WHY_CAUSES + 1]; /* "broker", "disk", ...; WHY_CAUSES is "": not known yet */
 
 enum why_side { WHY_NOBODY, WHY_SIDE_ACTORS, WHY_SIDE_LEARNERS, WHY_SIDES };
 extern const char *const why_side_names[WHY_SIDES]; /* "", "actors", "learners" */
@@ -67,6 +68,8 @@ void why_explain(const struct why_facts *facts, struct why *out);
 /* True if the cause holds somebody back: the last causes of the list say that nobody is. */
 bool why_limits(enum why_cause cause);
 
+/* The verdict as members of status.json (proto/base/json_map.h). */
+extern const struct json_row why_rows[];
 /* Reads the verdict of a run from the text of its status.json, so that nobody who looks at a run judges it again. False: there is
  * none, or it is older than a few seconds: its launcher does not work. */
 bool why_read_status(const char *text, struct why *out);

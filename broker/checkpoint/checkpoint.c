@@ -31,7 +31,7 @@ static void give_record(struct recorder *out, struct disk_job *job, size_t size)
     struct checkpoint *self = (struct checkpoint *)(void *)((char *)out - offsetof(struct checkpoint, out));
     struct stream *stream = self->stream;
     if (self->failed) {
-        disk_pool_return(&stream->pool, job);
+        disk_job_free(job);
         return;
     }
     job->what = DISK_JOB_RECORD;
@@ -702,7 +702,7 @@ static struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum
     self->state = state;
     self->stream = stream;
     self->number = checkpoints->next++;
-    self->out = (struct recorder){.pool = &stream->pool, .give = give_record};
+    self->out = (struct recorder){.give = give_record};
     self->offset = FILE_HEAD_BYTES;
     self->reason = reason;
     self->failures = stream->failures;

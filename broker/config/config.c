@@ -494,24 +494,6 @@ static void check_selector(const struct schema_kind *selector, const char *path,
         ops->destroy(trial);
 }
 
-static bool no_view(void *table, uint32_t slot, rp_item_view *out)
-{
-    (void)table, (void)slot, (void)out;
-    return false;
-}
-
-static bool no_priority(void *table, uint32_t slot, double priority)
-{
-    (void)table, (void)slot, (void)priority;
-    return false;
-}
-
-static bool no_copy(void *table, uint32_t slot, const char *other, double priority)
-{
-    (void)table, (void)slot, (void)other, (void)priority;
-    return false;
-}
-
 /* True if the name is that of another table, which takes single items. */
 static bool is_another(const struct broker_config *config, const struct table_config *table, const char *name)
 {
@@ -561,7 +543,7 @@ static void check_extension(const struct broker_config *config, const struct tab
             report_unknown("extension", extension->kind, extension_builtin_name, at, report);
         return;
     }
-    const rp_extension_host host = {NULL, no_view, no_priority, no_copy};
+    const rp_extension_host host = {0}; /* a built-in one calls nothing while it is made */
     rp_error err = {0};
     void *trial = ops->create(extension->options.data, extension->options.count, 1, &host, &err);
     if (!trial)
@@ -1059,21 +1041,21 @@ static bool has_tables(const char *folder)
     return found;
 }
 
-/* Returns the number of shards whose tables are in a folder: each has a folder shard-0, shard-1, ..., and at least one has written
- * into its own. 0: nobody has. */
+/* Returns the number of shards that have a folder of their own there, shard-0 ..., if at least one has written. */
 static uint32_t count_parts(const char *folder)
 {
     char path[4096 + 32];
     struct stat status;
     uint32_t n = 0;
     bool written = false;
-    for (; n <= CONFIG_MAX_SHARDS; n++) {
-        snprintf(path, sizeof path, "%.4096s/shard-%u", folder, n);
+    for (uint32_t i = 0; i <= CONFIG_MAX_SHARDS; i++) {
+        snprintf(path, sizeof path, "%.4096s/shard-%u", folder, i);
         if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
-            break;
+            continue;
+        n = i + 1;
         written = written || has_tables(path);
     }
-    return written ? n : has_tables(folder);
+    return written ? n : 0;
 }
 
 void config_make_parts(const struct broker_config *config, const char *folder)
@@ -1092,14 +1074,24 @@ void config_make_parts(const struct broker_config *config, const char *folder)
 
 rp_status config_check_folder(const struct broker_config *config, const char *folder, rp_error *err)
 {
-    uint32_t shards = config_shards(config), found = folder ? count_parts(folder) : 0;
+    uint32_t shards = config_shards(config), parts = folder ? count_parts(folder) : 0;
+    bool alone = folder && has_tables(folder), one = config->shard >= 0 || config_shard_endpoint(config, 0);
     bool unread = config->checkpoint_load && strcmp(config->checkpoint_load, "none") == 0;
-    if (found == 0 || found == shards || unread || config_shard_endpoint(config, 0))
+    bool same =
+        parts == 0 || (one ? parts <= shards : parts == shards); /* one shard knows only of those that have begun */
+    if (unread || (shards > 1 ? !alone && same : parts == 0))
         return RP_OK;
-    return err_set(err, RP_FAILED_PRECONDITION,
-                   "the tables in '%s' are those of %u shard%s, and this broker has %u: an item stays with its shard. "
-                   "Write shards: %u, name another folder, or write checkpoint.load: none to begin with empty tables",
-                   folder, found, found == 1 ? "" : "s", shards, found);
+    char had[64] = "a broker without shards", has[32] = "none";
+    if (!alone || shards == 1)
+        snprintf(had, sizeof had, "%u shard%s of a broker", parts, parts == 1 ? "" : "s");
+    if (shards > 1)
+        snprintf(has, sizeof has, "%u", shards);
+    return err_set(
+        err, RP_FAILED_PRECONDITION,
+        "the tables in '%s' are those of %s, and this broker has %s: an item stays with its shard. Write the "
+        "shards that the tables are of, name another folder, or write checkpoint.load: none to begin with "
+        "empty tables",
+        folder, had, has);
 }
 
 /* ---- the schema */

@@ -132,7 +132,8 @@ const char *config_shard_endpoint(const struct broker_config *config, uint32_t s
 /* Turns the settings of the logical broker into those of its shard: its part of sizes and limiters, its endpoints, its folders.
  * A broker that is alone stays as it is. Once, before the broker is made. */
 rp_status config_become_shard(struct broker_config *config, rp_error *err);
-/* RP_FAILED_PRECONDITION: the tables in the folder (NULL: there is none) were written by another number of shards. */
+/* RP_FAILED_PRECONDITION: the tables in the folder of the logical broker (NULL: there is none) were written by another
+ * number of shards, and would be left behind. One of several shards may find fewer: the others have yet to begin. */
 rp_status config_check_folder(const struct broker_config *config, const char *folder, rp_error *err);
 /* Makes the folders of all shards in the folder (NULL: there is none), before any of them starts. Otherwise a first start that fails
  * halfway would look like that of fewer shards. A shard whose folder cannot be made says so itself. */

@@ -46,9 +46,6 @@ rp_status folder_finish(const struct folder *self, uint64_t checkpoint, int desc
 /* Removes a file of ours, after reading its head. A missing file is no error; a file that is not ours stays, and is
  * one. */
 rp_status folder_remove(const struct folder *self, enum disk_kind kind, uint64_t number, bool part, rp_error *err);
-/* Refuses the folder of a broker (one of `shards`, or alone) beside which there is data of another number of shards, which would be
- * left behind. More shards than before are allowed: the new ones begin empty. */
-rp_status folder_check_shards(const char *path, uint32_t shards, rp_error *err);
 /* Returns the first number after those of all files of this kind. */
 uint64_t folder_next(const struct folder *self, enum disk_kind kind);
 

@@ -6,75 +6,24 @@
 
 #include "proto/base/need.h"
 
-struct disk_job *disk_job_large(size_t bytes)
+struct disk_job *disk_job_new(size_t bytes)
 {
-    struct disk_job *job = calloc(1, sizeof *job);
-    if (job && (job->data = malloc(bytes)) != NULL)
-        return job;
-    free(job);
-    return NULL;
-}
-
-/* Frees everything but the job and its buffer. */
-static void job_clear(struct disk_job *job)
-{
-    if (job->tail_at)
-        zmq_msg_close(&job->tail);
-    if (job->data != job->buffer)
-        free(job->data);
-}
-
-static void disk_job_free(struct disk_job *job)
-{
-    job_clear(job);
-    free(job->buffer);
-    free(job);
-}
-
-struct disk_job *disk_pool_take(struct disk_pool *self)
-{
-    pthread_mutex_lock(&self->mutex);
-    struct disk_job *job = self->n ? self->spare[--self->n] : NULL;
-    pthread_mutex_unlock(&self->mutex);
-    if (!job) {
-        job = need_alloc(sizeof *job);
-        job->data = job->buffer = need_alloc(RECORD_BYTES);
-    }
+    uint8_t *data = bytes > RECORD_BYTES ? malloc(bytes) : need_resize(NULL, bytes, 1);
+    if (!data)
+        return NULL;
+    struct disk_job *job = need_alloc(sizeof *job);
+    job->data = data;
     return job;
 }
 
-void disk_pool_return(struct disk_pool *self, struct disk_job *job)
+void disk_job_free(struct disk_job *job)
 {
     if (!job)
         return;
-    if (!job->buffer) {
-        disk_job_free(job);
-        return;
-    }
-    void *buffer = job->buffer;
-    job_clear(job);
-    *job = (struct disk_job){0};
-    job->data = job->buffer = buffer;
-    pthread_mutex_lock(&self->mutex);
-    bool kept = self->n < DISK_POOL_MOST;
-    if (kept)
-        self->spare[self->n++] = job;
-    pthread_mutex_unlock(&self->mutex);
-    if (!kept)
-        disk_job_free(job);
-}
-
-void disk_pool_init(struct disk_pool *self)
-{
-    *self = (struct disk_pool){0};
-    pthread_mutex_init(&self->mutex, NULL);
-}
-
-void disk_pool_fini(struct disk_pool *self)
-{
-    while (self->n)
-        disk_job_free(self->spare[--self->n]);
-    pthread_mutex_destroy(&self->mutex);
+    if (job->tail_at)
+        zmq_msg_close(&job->tail);
+    free(job->data);
+    free(job);
 }
 
 /* ---- records ---- */
@@ -102,8 +51,8 @@ bool recorder_reserve(struct recorder *self, size_t need)
 {
     if (need <= RECORD_BYTES || self->large_bytes >= need)
         return true;
-    disk_pool_return(self->pool, self->large_job);
-    self->large_job = disk_job_large(need);
+    disk_job_free(self->large_job);
+    self->large_job = disk_job_new(need);
     self->large_bytes = self->large_job ? need : 0;
     return self->large_job != NULL;
 }
@@ -118,7 +67,7 @@ static void record_begin(struct recorder *self, size_t need)
         self->large_job = NULL;
         self->large_bytes = 0;
     } else {
-        self->job = disk_pool_take(self->pool);
+        self->job = disk_job_new(RECORD_BYTES);
         self->capacity = RECORD_BYTES;
     }
     self->record = self->job->data;
@@ -169,7 +118,7 @@ uint64_t recorder_large(struct recorder *self, uint16_t type, uint32_t table, co
     job->data = need_alloc(job->tail_at);
     if (self->used)
         memcpy(job->data, self->record, before);
-    disk_pool_return(self->pool, self->job);
+    disk_job_free(self->job);
     *(struct entry_head *)(void *)(job->data + before) =
         (struct entry_head){.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
     memcpy(job->data + before + sizeof(struct entry_head), body, size);
@@ -182,7 +131,7 @@ uint64_t recorder_large(struct recorder *self, uint16_t type, uint32_t table, co
 
 void recorder_fini(struct recorder *self)
 {
-    disk_pool_return(self->pool, self->job);
-    disk_pool_return(self->pool, self->large_job);
+    disk_job_free(self->job);
+    disk_job_free(self->large_job);
     self->job = self->large_job = NULL;
 }

@@ -1,11 +1,8 @@
-/* Jobs for the disk writer, the pool of their buffers, and the records that are filled there.
- *
- * Whoever fills a record takes a job from the pool, with a buffer of RECORD_BYTES; the disk writer gives it back when it is
- * written. */
+/* Jobs for the disk writer, and the records that are filled there. Who fills a record makes its job; the disk writer
+ * frees it. */
 #ifndef BROKER_DISK_JOB_H
 #define BROKER_DISK_JOB_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <zmq.h>
 
@@ -13,7 +10,7 @@
 
 enum disk_job_what { DISK_JOB_RECORD, DISK_JOB_FINISH, DISK_JOB_ABANDON, DISK_JOB_REMOVE };
 
-/* Given to the disk writer, which frees it or gives it back to the pool. Malloc'ed; zero but for what is set. */
+/* Given to the disk writer, which frees it. Malloc'ed; zero but for what is set. */
 struct disk_job {
     enum disk_job_what what;
     enum disk_kind kind;
@@ -21,9 +18,8 @@ struct disk_job {
     uint64_t offset;   /* of the record in the file */
     uint64_t number;   /* running number of a record of the stream; 0 for those of a checkpoint */
     uint64_t failures; /* of the end of a checkpoint: number of failed syncs that were known when it began */
-    uint8_t *data;     /* the job's buffer, or malloc'ed; the disk writer seals it */
+    uint8_t *data;     /* malloc'ed; the disk writer seals it */
     size_t size;       /* of the record, with its head */
-    uint8_t *buffer;   /* RECORD_BYTES that stay with the job; NULL: it has none */
     /* A large chunk's data, which the disk writer copies to tail_at of the record: the core thread has no time for that.
      * data then has tail_at bytes. tail_at 0: there is none. */
     size_t tail_at;
@@ -33,29 +29,13 @@ struct disk_job {
     bool sealed, done;
 };
 
-/* Jobs that are kept for their buffers. */
-#define DISK_POOL_MOST 8u
-
-/* Used by both threads. */
-struct disk_pool {
-    pthread_mutex_t mutex;
-    struct disk_job *spare[DISK_POOL_MOST];
-    uint32_t n;
-};
-
-void disk_pool_init(struct disk_pool *self);
-void disk_pool_fini(struct disk_pool *self);
-/* Takes a job with a buffer as its data. */
-struct disk_job *disk_pool_take(struct disk_pool *self);
-/* Gives back a job that was written or is not needed; NULL is fine. */
-void disk_pool_return(struct disk_pool *self, struct disk_job *job);
-
-/* Makes a job outside the pool, for a record of so many bytes. NULL: no memory. */
-struct disk_job *disk_job_large(size_t bytes);
+/* Makes a job with so many bytes for its record. NULL: no memory for more than RECORD_BYTES. */
+struct disk_job *disk_job_new(size_t bytes);
+/* Frees a job with its data; NULL is fine. */
+void disk_job_free(struct disk_job *job);
 
 /* Fills records with entries: of a segment, or of a checkpoint. */
 struct recorder {
-    struct disk_pool *pool;
     void (*give)(struct recorder *self, struct disk_job *job, size_t size); /* takes a record, which is full or ends */
     struct disk_job *job;                                                   /* NULL: used is 0 */
     uint8_t *record;                                                        /* its data */

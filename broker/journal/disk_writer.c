@@ -154,7 +154,6 @@ struct disk_writer {
     void *socket;
     /* the actor's */
     const struct folder *folder;
-    struct disk_pool *pool;
     enum fsync_mode mode;
     int64_t interval_ns;
     void *pipe;
@@ -554,8 +553,7 @@ static bool complete(struct disk_job *job)
     memcpy(whole + job->tail_at, zmq_msg_data(&job->tail), bytes);
     memset(whole + job->tail_at + bytes, 0, job->size - job->tail_at - bytes);
     zmq_msg_close(&job->tail);
-    if (job->data != job->buffer)
-        free(job->data);
+    free(job->data);
     job->data = whole;
     job->tail_at = 0;
     return true;
@@ -810,14 +808,14 @@ static struct disk_job *take_batch(struct disk_writer *self)
     return batch;
 }
 
-/* Gives these jobs back to the pool. Returns the bytes of their records. */
-static uint64_t jobs_return(struct disk_writer *self, struct disk_job *job)
+/* Frees these jobs. Returns the bytes of their records. */
+static uint64_t jobs_free(struct disk_job *job)
 {
     uint64_t bytes = 0;
     for (struct disk_job *next; job; job = next) {
         next = job->next;
         bytes += job->what == DISK_JOB_RECORD ? job->size : 0;
-        disk_pool_return(self->pool, job);
+        disk_job_free(job);
     }
     return bytes;
 }
@@ -835,8 +833,8 @@ static void do_batch(struct disk_writer *self)
     }
     if (self->mode == FSYNC_ALWAYS && last && !self->over)
         sync_here(self);
-    /* Before it is told: a core thread that waits for a record finds one when it wakes. */
-    uint64_t bytes = jobs_return(self, batch);
+    /* Before it is told: a core thread that waits for memory finds it when it wakes. */
+    uint64_t bytes = jobs_free(batch);
     if (start)
         trace_add_since(trace, "write", "disk writer", start, bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX);
     tell_done(self, bytes, self->over ? 0 : last);
@@ -897,15 +895,14 @@ static void disk_writer_actor(zsock_t *pipe, void *given)
     zactor_destroy(&self->syncer);
 }
 
-struct disk_writer *disk_writer_new(const struct folder *folder, struct disk_pool *pool, enum fsync_mode mode,
-                                    int64_t interval_ns, rp_error *err)
+struct disk_writer *disk_writer_new(const struct folder *folder, enum fsync_mode mode, int64_t interval_ns,
+                                    rp_error *err)
 {
     struct disk_writer *self = need_alloc(sizeof *self);
     pthread_mutex_init(&self->mutex, NULL);
     self->last = &self->first;
     self->jobs_last = &self->jobs;
     self->folder = self->sync.folder = folder;
-    self->pool = pool;
     self->mode = mode;
     self->interval_ns = interval_ns;
     self->segment.descriptor = self->part.descriptor = -1;
@@ -937,8 +934,8 @@ void disk_writer_destroy(struct disk_writer **at, int timeout_ms)
     self->end_ns = clock_ns() + timeout_ms * NS_PER_MS;
     pthread_mutex_unlock(&self->mutex);
     zactor_destroy(&self->actor);
-    jobs_return(self, self->jobs);
-    jobs_return(self, self->first);
+    jobs_free(self->jobs);
+    jobs_free(self->first);
     free(self->unsynced);
     pthread_mutex_destroy(&self->mutex);
     free(self);

@@ -30,9 +30,9 @@ struct disk_news {
     char trouble[256];  /* why the disk cannot be written; empty: it can */
 };
 
-/* folder and pool are borrowed; the folder's path, descriptor and id are read on the actor's thread. */
-struct disk_writer *disk_writer_new(const struct folder *folder, struct disk_pool *pool, enum fsync_mode mode,
-                                    int64_t interval_ns, rp_error *err);
+/* folder is borrowed; its path, descriptor and id are read on the actor's thread. */
+struct disk_writer *disk_writer_new(const struct folder *folder, enum fsync_mode mode, int64_t interval_ns,
+                                    rp_error *err);
 /* Returns when all jobs are done, or timeout_ms have passed. */
 void disk_writer_destroy(struct disk_writer **self, int timeout_ms);
 /* Takes the job. */

@@ -337,36 +337,6 @@ static void effect_group(struct recorder *to, struct table *table, uint32_t slot
     journal_put_group(to, table, &table->in, slot);
 }
 
-static void effect_remove(struct recorder *to, struct table *table, uint32_t slot)
-{
-    RECORD(to, ENTRY_REMOVE, table->id, entry_slot, .slot = slot);
-}
-
-static void effect_hide(struct recorder *to, struct table *table, uint32_t slot)
-{
-    RECORD(to, ENTRY_HIDE, table->id, entry_slot, .slot = slot);
-}
-
-static void effect_show(struct recorder *to, struct table *table, uint32_t slot, uint32_t how)
-{
-    RECORD(to, ENTRY_SHOW, table->id, entry_slot, slot, how);
-}
-
-static void effect_episode(struct recorder *to, struct table *table)
-{
-    RECORD(to, ENTRY_EPISODES, table->id, entry_named, table->stats.episodes);
-}
-
-static void effect_priority(struct recorder *to, struct table *table, uint32_t slot, double priority)
-{
-    RECORD(to, ENTRY_PRIORITY, table->id, entry_priority, .slot = slot, .priority = priority);
-}
-
-static void effect_reset(struct recorder *to, struct table *table)
-{
-    recorder_entry(to, ENTRY_RESET, table->id, 0);
-}
-
 struct entry_limiter journal_limiter_body(const struct limiter *limiter)
 {
     return (struct entry_limiter){
@@ -387,11 +357,6 @@ static void effect_limiter(struct recorder *to, struct table *table)
 {
     struct entry_limiter *entry = recorder_entry(to, ENTRY_LIMITER, table->id, sizeof *entry);
     *entry = journal_limiter_body(&table->limiter);
-}
-
-static void effect_charge(struct recorder *to, struct table *table, uint64_t samples)
-{
-    RECORD(to, ENTRY_CHARGE, table->id, entry_named, samples);
 }
 
 /* Returns the record's last entry if it is a pick of the same sample. */
@@ -439,16 +404,6 @@ static void effect_pick(struct recorder *to, const struct waiter *waiter, uint32
     };
 }
 
-static void effect_answered(struct recorder *to, uint64_t client, uint64_t id)
-{
-    RECORD(to, ENTRY_ANSWERED, 0, entry_request, client, id);
-}
-
-static void effect_forget(struct recorder *to, uint64_t client, uint64_t id)
-{
-    RECORD(to, ENTRY_FORGET, 0, entry_request, client, id);
-}
-
 /* ---- sessions ---- */
 
 static void effect_layout(struct recorder *to, const struct session *session, const void *layout, size_t size)
@@ -488,11 +443,6 @@ static void effect_progress(struct recorder *to, struct session *session)
         return;
     session->journaled = hash;
     journal_put_progress(to, session);
-}
-
-static void effect_session_end(struct recorder *to, const struct session *session)
-{
-    RECORD(to, ENTRY_SESSION_END, 0, entry_named, session->ordinal);
 }
 
 /* ---- parameters and requests ---- */
@@ -536,22 +486,13 @@ static bool effect_prepare(struct recorder *to, struct chunk *const *chunks, uin
 }
 
 static const struct effects effects = {
+    .entry = recorder_entry,
     .prepare = effect_prepare,
     .insert = effect_insert,
     .group = effect_group,
-    .remove = effect_remove,
-    .episode = effect_episode,
-    .priority = effect_priority,
-    .hide = effect_hide,
-    .show = effect_show,
-    .reset = effect_reset,
     .limiter = effect_limiter,
-    .charge = effect_charge,
     .pick = effect_pick,
-    .answered = effect_answered,
-    .forget = effect_forget,
     .session = journal_put_session,
-    .session_end = effect_session_end,
     .layout = effect_layout,
     .progress = effect_progress,
     .rejection = put_rejection,
@@ -994,8 +935,7 @@ void stream_record(struct stream *self, bool on)
 static rp_status open_writer(struct stream *self, rp_error *err)
 {
     const struct broker_config *config = self->state.config;
-    disk_pool_init(&self->pool);
-    self->out = (struct recorder){.pool = &self->pool, .give = record_give};
+    self->out = (struct recorder){.give = record_give};
     for (uint32_t i = 0; i < self->folder.n_files; i++) {
         const struct folder_file *file = &self->folder.files[i];
         if (file->kind == DISK_SEGMENT && file->mine)
@@ -1005,7 +945,7 @@ static rp_status open_writer(struct stream *self, rp_error *err)
     enum fsync_mode mode = config->journal_ns < 0    ? FSYNC_NEVER
                            : config->journal_ns == 0 ? FSYNC_ALWAYS
                                                      : FSYNC_INTERVAL;
-    self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, config->journal_ns, err);
+    self->disk_writer = disk_writer_new(&self->folder, mode, config->journal_ns, err);
     if (!self->disk_writer)
         return RP_NO_MEMORY;
     disk_writer_set_trace(self->disk_writer, &self->state.loop->trace);
@@ -1062,7 +1002,6 @@ void stream_close(struct stream **at, int timeout_ms)
         recorder_fini(&self->out);
     }
     disk_writer_destroy(&self->disk_writer, timeout_ms);
-    disk_pool_fini(&self->pool);
     folder_close(&self->folder);
     free(self->segments.list);
     free(self);

@@ -71,7 +71,6 @@ struct stream {
     const struct checkpoint_ops *ops; /* NULL: no checkpoints are made */
     void *ops_ctx;
     struct folder folder;
-    struct disk_pool pool;
     struct disk_writer *disk_writer;
     bool journal;             /* effects are recorded */
     struct recorder out;      /* the record being filled */

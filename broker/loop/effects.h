@@ -1,7 +1,7 @@
 /* Effects: changes of the state that must be recorded. A room reports an effect right after it has made the change.
  *
  * loop->effects is NULL while nobody keeps a record; a report then costs a test of that pointer. journal/ implements the
- * operations, which append to loop->record. Rooms below it know this interface alone.
+ * operations, which append to loop->record. Rooms below it know this interface and the entries (disk/record.h).
  *
  * Not effects: waiting chunks and items (writers keep and resend unresolved ones), rounds of a reduce (members retry),
  * statistics such as rates and mean ages, and counts that only inform (evictions). */
@@ -24,31 +24,19 @@ struct table;
 struct waiter;
 
 struct effects {
+    /* Appends an entry (disk/record.h) and returns its body, to be filled in: EFFECT_ENTRY. */
+    void *(*entry)(struct recorder *to, uint16_t type, uint32_t table, size_t size);
     /* Before an insert: makes sure that the insert can be recorded. False: no memory, and nothing has changed. */
     bool (*prepare)(struct recorder *to, struct chunk *const *chunks, uint32_t n);
     /* Tables. flow: the item is the flow's next one; NULL: an extension inserted it. */
     void (*insert)(struct recorder *to, struct table *table, uint32_t slot, const struct flow *flow);
     /* Before an insert into this slot: the item is a member of a group. */
     void (*group)(struct recorder *to, struct table *table, uint32_t slot);
-    void (*remove)(struct recorder *to, struct table *table, uint32_t slot);
-    /* The item just inserted is the first of an episode. */
-    void (*episode)(struct recorder *to, struct table *table);
-    void (*priority)(struct recorder *to, struct table *table, uint32_t slot, double priority);
-    /* An item was hidden, and by no lease; or it was shown. how: enum table_show. */
-    void (*hide)(struct recorder *to, struct table *table, uint32_t slot);
-    void (*show)(struct recorder *to, struct table *table, uint32_t slot, uint32_t how);
-    void (*reset)(struct recorder *to, struct table *table);
     void (*limiter)(struct recorder *to, struct table *table);
-    /* The limiter has counted samples that are picked elsewhere, or were acknowledged. */
-    void (*charge)(struct recorder *to, struct table *table, uint64_t samples);
     /* A slot was picked for a waiter; the sample is about to be counted. */
     void (*pick)(struct recorder *to, const struct waiter *waiter, uint32_t slot, double probability);
-    /* The sample request (client, id) was answered; or it will not be retried any more. */
-    void (*answered)(struct recorder *to, uint64_t client, uint64_t id);
-    void (*forget)(struct recorder *to, uint64_t client, uint64_t id);
     /* Sessions. */
     void (*session)(struct recorder *to, const struct session *session);
-    void (*session_end)(struct recorder *to, const struct session *session);
     /* A layout as the writer registered it. */
     void (*layout)(struct recorder *to, const struct session *session, const void *layout, size_t size);
     /* The session's numbers and credit, if they have changed since the last call. Before the client is notified. */
@@ -67,12 +55,20 @@ struct effects {
     void (*begin)(struct recorder *to);
 };
 
-/* EFFECT(loop, remove, table, slot): reports a removal, if somebody keeps a record. */
+/* EFFECT(loop, limiter, table): reports a change of the limiter, if somebody keeps a record. */
 #define EFFECT(loop, name, ...)                                                                                        \
     do {                                                                                                               \
         const struct effects *effects_ = (loop)->effects;                                                              \
         if (__builtin_expect(effects_ != NULL, 0))                                                                     \
             effects_->name((loop)->record, __VA_ARGS__);                                                               \
+    } while (0)
+/* EFFECT_ENTRY(loop, ENTRY_REMOVE, table->id, entry_slot, .slot = slot): an effect whose entry is this struct alone. */
+#define EFFECT_ENTRY(loop, type, table, body, ...)                                                                     \
+    do {                                                                                                               \
+        const struct effects *effects_ = (loop)->effects;                                                              \
+        if (__builtin_expect(effects_ != NULL, 0))                                                                     \
+            *(struct body *)effects_->entry((loop)->record, type, table, sizeof(struct body)) =                        \
+                (struct body){__VA_ARGS__};                                                                            \
     } while (0)
 
 #endif

@@ -174,11 +174,8 @@ static rp_status open_page(struct site *self, const struct key *key, rp_error *e
                                    .find = find_broker,
                                    .show = config_shards(self->broker->config) > 1 ? NULL : show,
                                    .what = "broker",
-                                   .stop = stop_broker,
-                                   .stop_ctx = self};
+                                   .stop = stop_broker};
     self->service = endpoint_local(self->broker->peers.service_endpoint);
-    if (!self->service)
-        return err_set(err, RP_NO_MEMORY, "no memory for the page");
     if (self->keys) {
         if (key)
             self->key = *key;
@@ -186,8 +183,8 @@ static rp_status open_page(struct site *self, const struct key *key, rp_error *e
             RP_TRY(key_make(&self->key, "page", err));
         identities_trust(&self->broker->peers.identities, &self->key);
     }
-    self->page = page_new(&host, err);
-    return self->page ? RP_OK : (rp_status)err->status;
+    self->page = page_new(&host);
+    return RP_OK;
 }
 
 static rp_status open_web(struct site *self, const struct key *key, rp_error *err)
@@ -416,25 +413,21 @@ static void log_start(const struct broker *broker, const char *http)
              http[0] ? " http=" : "", http, shard);
 }
 
-/* Tells the parent of several shards where this one is, and learns where the others are. link -1: there is no parent. */
-static rp_status join_shards(struct broker *broker, const char *http, int link, rp_error *err)
+/* Tells the parent of several shards where this one is, and learns where the others are. link NULL: there is no parent. */
+static rp_status join_shards(struct broker *broker, const char *http, const struct shard_link *link, rp_error *err)
 {
     const struct peers *peers = &broker->peers;
-    uint32_t n = config_shards(broker->config);
     const char *own[SHARD_ENDPOINTS] = {peers->service_endpoint, peers->ingest_endpoint, peers->events_endpoint, http,
                                         peers->told.service,     peers->told.ingest,     peers->told.events};
-    char **all = NULL;
-    if (link < 0)
+    char *all[CONFIG_MAX_SHARDS];
+    if (!link)
         return RP_OK;
-    RP_TRY(shards_join(link, own, n, &all, err));
-    broker_set_shards(broker, all, n);
-    for (uint32_t i = 0; i < n; i++)
-        free(all[i]);
-    free(all);
+    RP_TRY(shards_join(link, own, all, err));
+    broker_set_shards(broker, all, link->n);
     return RP_OK;
 }
 
-static int serve(const struct options *options, const struct broker_config *config, int link)
+static int serve(const struct options *options, const struct broker_config *config, const struct shard_link *link)
 {
     rp_error err = {0};
     signal(SIGPIPE, SIG_IGN);
@@ -454,14 +447,14 @@ static int serve(const struct options *options, const struct broker_config *conf
     struct site *site = NULL;
     rp_status started = site_open(broker, options->has_page_key ? &options->page_key : NULL, &site, &err);
     const char *url = started == RP_OK ? site_url(site) : "";
-    if (started == RP_OK && path && path[0] && link < 0)
+    if (started == RP_OK && path && path[0] && !link)
         started = broker_write_endpoints(broker, url, path, &err);
     if (started == RP_OK)
         started = join_shards(broker, url, link, &err);
     if (started == RP_OK) {
         log_start(broker, url);
         broker->resident.on = true;
-        if (link < 0)
+        if (!link)
             print_endpoints(broker, site);
         broker_run(broker);
     } else if (started != RP_CANCELLED) {
@@ -475,7 +468,7 @@ static int serve(const struct options *options, const struct broker_config *conf
     return status;
 }
 
-static int run(const struct options *options, const struct broker_config *config, int link)
+static int run(const struct options *options, const struct broker_config *config, const struct shard_link *link)
 {
     rp_error err = {0};
     pthread_t hangups;
@@ -495,7 +488,7 @@ static int run(const struct options *options, const struct broker_config *config
 }
 
 /* In the process of a shard that a parent has started. */
-static int run_child(void *ctx, struct broker_config *config, int link)
+static int run_child(void *ctx, struct broker_config *config, const struct shard_link *link)
 {
     return run(ctx, config, link);
 }
@@ -532,7 +525,7 @@ static int run_all(struct options *options, struct broker_config *config)
     if (status == RP_OK && options->again && path && path[0])
         shards_bind_again(config, 0, path);
     if (status == RP_OK)
-        return run(options, config, -1);
+        return run(options, config, NULL);
     fprintf(stderr, "replay-broker: %s\n", err.text);
     return 2;
 }

@@ -217,7 +217,7 @@ static void sample_remove(struct kept_samples *self, struct kept_sample *sample)
 static void sample_drop(struct kept_samples *self, struct kept_sample *sample)
 {
     const struct kept_info *info = &sample->info;
-    EFFECT(self->samples->loop, forget, info->client, info->id);
+    EFFECT_ENTRY(self->samples->loop, ENTRY_FORGET, 0, entry_request, info->client, info->id);
     if (!info->answered)
         info->table->stats.orphaned_picks += info->holds ? sample->picks.n : sample->n;
     sample_remove(self, sample);
@@ -405,7 +405,7 @@ struct kept_info kept_samples_info(const struct waiter *waiter)
 void kept_samples_lose(struct waiter *waiter)
 {
     if (waiter->wait.client)
-        EFFECT(waiter->samples->loop, forget, waiter->wait.client, waiter->wait.id);
+        EFFECT_ENTRY(waiter->samples->loop, ENTRY_FORGET, 0, entry_request, waiter->wait.client, waiter->wait.id);
     if (!waiter->lease) /* otherwise its items return */
         waiter->table->stats.orphaned_picks += waiter->picks.n;
 }
@@ -448,7 +448,7 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
         return &waiter->picks;
     }
     if (answered && !waiter->again && client_id)
-        EFFECT(loop, answered, client_id, id);
+        EFFECT_ENTRY(loop, ENTRY_ANSWERED, 0, entry_request, client_id, id);
     answered |= waiter->again;
     struct kept_client *client = client_make(self, client_id);
     /* A sample whose items are looked up by keys stays kept while it is sent once more. Nothing holds its data then. */
@@ -479,7 +479,7 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     if (!answered)
         kept_samples_lose(waiter);
     else if (client_id)
-        EFFECT(loop, forget, client_id, id);
+        EFFECT_ENTRY(loop, ENTRY_FORGET, 0, entry_request, client_id, id);
     return &waiter->picks;
 }
 

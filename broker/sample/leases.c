@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/disk/record.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
 #include "proto/base/error.h"
@@ -337,7 +338,7 @@ uint32_t leases_change(struct leases *self, uint64_t client, struct table *table
             lease_free(lease);
     }
     if (found && ask->op == WIRE_LEASE_ACK)
-        EFFECT(table->loop, charge, table, found);
+        EFFECT_ENTRY(table->loop, ENTRY_CHARGE, table->id, entry_named, found);
     return found;
 }
 

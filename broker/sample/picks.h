@@ -23,15 +23,12 @@ struct picks {
 /* Makes room for n more items, or n more chunks. False: no memory. */
 bool picks_reserve(struct picks *self, uint32_t n);
 bool picks_reserve_refs(struct picks *self, uint32_t n);
-/* Adds the item of a slot; holds its chunks and its layout unless borrowed. The table's counts are not touched. False: no
- * memory. */
-static inline __attribute__((always_inline)) bool picks_add(struct picks *self, const struct table *table,
-                                                            uint32_t slot, double probability)
+/* Adds the item of a slot, for which there is room; holds its chunks and its layout unless borrowed. The table's counts are not
+ * touched. */
+static inline __attribute__((always_inline)) void picks_put(struct picks *self, const struct table *table,
+                                                            uint32_t slot, double probability, bool borrowed)
 {
     const struct item *item = &table->in.items[slot];
-    if ((self->n == self->capacity && !picks_reserve(self, 1)) ||
-        (self->n_refs + item->span.n > self->refs_capacity && !picks_reserve_refs(self, item->span.n)))
-        return false;
     struct chunk *const *chunks = span_chunks(&item->span);
     uint32_t i = self->n++;
     self->key[i] = item->key;
@@ -47,22 +44,27 @@ static inline __attribute__((always_inline)) bool picks_add(struct picks *self, 
     self->length[i] = item->span.length;
     self->chunks[i] = item->span.n;
     for (uint32_t c = 0; c < item->span.n; c++) {
-        if (!self->borrowed)
+        if (!borrowed)
             chunk_hold(chunks[c]);
         self->refs[self->n_refs++] = chunks[c];
     }
-    if (!self->borrowed)
+    if (!borrowed)
         layouts_at(table->layouts, item->span.layout)->refs++;
-    if (table->tables->disk.ctx)
-        for (uint32_t c = 0; c < item->span.n; c++)
-            chunks[c]->hot = 1;
-    return true;
 }
-/* The same, with the key of its group, if the table has groups. */
+/* The data of the item's chunks is in use, if some chunks are on disk. */
+static inline void picks_heat(const struct table *table, uint32_t slot)
+{
+    const struct span *span = &table->in.items[slot].span;
+    for (uint32_t c = 0; table->tables->disk.ctx && c < span->n; c++)
+        span_chunks(span)[c]->hot = 1;
+}
+/* The same as picks_put, with the key of its group, if the table has groups. False: no memory. */
 static inline bool picks_add_member(struct picks *self, const struct table *table, uint32_t slot, double probability)
 {
-    if (!picks_add(self, table, slot, probability))
+    if (!picks_reserve(self, 1) || !picks_reserve_refs(self, table->in.items[slot].span.n))
         return false;
+    picks_put(self, table, slot, probability, self->borrowed);
+    picks_heat(table, slot);
     if (table->in.groups.slots)
         self->group[self->n - 1] = table->in.groups.slots[slot].group;
     return true;

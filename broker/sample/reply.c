@@ -84,11 +84,18 @@ struct reply_build {
     uint32_t mark;       /* marks the layouts that are in the reply */
 };
 
-/* Prefetches the header of chunk i, if there is one. Picking has fetched it, but in a reply with more than HOT_HEADERS chunks it is
- * cold again. Inlined always: gcc drops calls of functions that only prefetch. */
-static inline __attribute__((always_inline)) void reply_build_prefetch(const struct reply_build *self, uint32_t i)
+/* Returns the number of chunks whose headers have to be fetched. Picking has fetched them, but in a reply with more than HOT_HEADERS
+ * chunks they are cold again. */
+static inline uint32_t cold_headers(const struct reply_build *self)
 {
-    if (self->n_chunks > HOT_HEADERS && i < self->n_chunks) {
+    return self->n_chunks > HOT_HEADERS ? self->n_chunks : 0;
+}
+
+/* Prefetches the header of chunk i, if it is cold. Inlined always: gcc drops calls of functions that only prefetch. */
+static inline __attribute__((always_inline)) void reply_build_prefetch(const struct reply_build *self, uint32_t cold,
+                                                                       uint32_t i)
+{
+    if (i < cold) {
         const char *at = (const char *)self->piece[i].chunk;
         __builtin_prefetch(at);
         __builtin_prefetch(at + 64);
@@ -354,13 +361,14 @@ static bool collect_plain(struct reply_build *self)
 {
     uint32_t n = self->n_chunks, *size = self->block_size, *length = self->chunk_length, *blocks = self->chunk_blocks;
     uint8_t *codec = self->block_codec;
+    uint32_t cold = cold_headers(self);
     size_t bytes = 0;
     if (self->cut || !self->full || n > self->block_capacity)
         return false;
     for (uint32_t i = 0; i < n; i++) {
         struct piece *piece = &self->piece[i];
         const struct chunk *chunk = piece->chunk;
-        reply_build_prefetch(self, i + HEADERS_AHEAD);
+        reply_build_prefetch(self, cold, i + HEADERS_AHEAD);
         if (!chunk->plain || chunk->bytes >= STORE_OWN_BYTES)
             return false;
         size[i] = piece->bytes = chunk->bytes;
@@ -381,13 +389,14 @@ static bool collect_plain(struct reply_build *self)
 static bool collect_blocks(struct reply_build *self)
 {
     uint32_t n = self->n_chunks, n_small = 0, n_shared = 0, columns = n ? self->piece[0].chunk->columns : 0;
+    uint32_t cold = cold_headers(self);
     size_t small_bytes = 0;
     bool alike = true;
     self->n_blocks = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct piece *piece = &self->piece[i];
         struct chunk *chunk = piece->chunk;
-        reply_build_prefetch(self, i + HEADERS_AHEAD);
+        reply_build_prefetch(self, cold, i + HEADERS_AHEAD);
         if (!blocks_reserve(self, chunk->columns))
             return false;
         uint32_t first = self->n_blocks;
@@ -509,10 +518,10 @@ static inline __attribute__((always_inline)) void prefetch_chunk(const struct ch
 
 static void copy_small(const struct reply_build *self, uint8_t *out)
 {
-    uint32_t n = self->n_small, full = self->cut ? 0 : self->full;
+    uint32_t n = self->n_small, full = self->cut ? 0 : self->full, cold = cold_headers(self);
     for (uint32_t i = 0; i < n; i++) {
         struct chunk *chunk = self->piece[i].chunk;
-        reply_build_prefetch(self, i + HEADERS_AHEAD);
+        reply_build_prefetch(self, cold, i + HEADERS_AHEAD);
         if (i + PREFETCH_AHEAD < n)
             prefetch_chunk(self->piece[i + PREFETCH_AHEAD].chunk);
         if (chunk->columns <= full) { /* all of it, as it is */

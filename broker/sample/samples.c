@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/disk/record.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/reply.h"
@@ -177,6 +178,32 @@ static void take_one(struct waiter *self, uint32_t slot)
         table_sampled(self->table, slot);
 }
 
+/* Takes items that were picked, for which there is room. Returns how many. plain: the waiter borrows them, and nobody but the table
+ * counts samples; a constant, so that the common case asks nothing for each pick. */
+static inline __attribute__((always_inline)) uint32_t take_picked(struct waiter *self, const uint32_t *slots,
+                                                                  const double *probabilities, uint32_t n, bool plain)
+{
+    struct table *table = self->table;
+    struct picks *picks = &self->picks;
+    uint32_t i = 0;
+    for (; i < n && !self->full; i++) {
+        picks_put(picks, table, slots[i], probabilities[i], plain || picks->borrowed);
+        picks->times_sampled[picks->n - 1]++;
+        if (!plain) {
+            picks_heat(table, slots[i]);
+            if (self->distinct)
+                table->in.items[slots[i]].stamp = self->stamp;
+            EFFECT(table->loop, pick, self, slots[i], probabilities[i]);
+        }
+        if (!plain && table->one_by_one)
+            take_one(self, slots[i]);
+        else
+            table_sampled_alike(table, slots[i]);
+        self->full = picks->n_refs >= CHUNKS_PER_REPLY;
+    }
+    return i;
+}
+
 /* Picks up to n items. Returns how many. */
 static uint32_t waiter_take(struct waiter *self, uint32_t n)
 {
@@ -186,7 +213,6 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     self->short_of_memory = !picks_reserve(&self->picks, n);
     if (self->short_of_memory)
         return 0;
-    self->picks.table_size = table_visible(table);
     const rp_selector_ops *ops = table->sampler_ops;
     bool (*skip)(void *, uint32_t) = self->distinct ? skip_picked : n > 1 && self->lease ? skip_none : NULL;
     uint32_t got = skip ? ops->pick_distinct(table->in.sampler, n, skip, self, slots, probabilities)
@@ -194,6 +220,8 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     self->short_of_memory = got == RP_PICK_NO_MEMORY;
     if (self->short_of_memory)
         return 0;
+    if (got > 0 || self->picks.n == 0) /* the size before the last pick, as the journal has it */
+        self->picks.table_size = table_visible(table);
     if (got > 1)
         prefetch_picks(table, slots, got);
     uint32_t refs = 0;
@@ -202,23 +230,10 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     self->short_of_memory = !picks_reserve_refs(&self->picks, refs);
     if (self->short_of_memory)
         return 0;
-    for (uint32_t i = 0; i < got; i++) {
-        if (!picks_add(&self->picks, table, slots[i], probabilities[i]))
-            return i;
-        if (self->distinct)
-            table->in.items[slots[i]].stamp = self->stamp;
-        self->picks.times_sampled[self->picks.n - 1]++;
-        EFFECT(table->loop, pick, self, slots[i], probabilities[i]);
-        if (table->one_by_one)
-            take_one(self, slots[i]);
-        else
-            table_sampled_alike(table, slots[i]);
-        if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
-            self->full = true;
-            return i + 1;
-        }
-    }
-    return got;
+    bool plain = self->picks.borrowed && !self->distinct && !table->one_by_one && !table->loop->effects &&
+                 !table->tables->disk.ctx;
+    return plain ? take_picked(self, slots, probabilities, got, true)
+                 : take_picked(self, slots, probabilities, got, false);
 }
 
 /* The items that a whole batch lacks in a table that gives each item once: its limiter may allow more samples than there are items. */
@@ -727,7 +742,7 @@ static void charge(struct table *table, uint32_t n)
     limiter_sampled(&table->limiter, n);
     table->stats.permits += n;
     EFFECT(table->loop, together, 2 * KEPT_REPLY_BYTES);
-    EFFECT(table->loop, charge, table, n);
+    EFFECT_ENTRY(table->loop, ENTRY_CHARGE, table->id, entry_named, n);
 }
 
 /* Charges and answers: a retry after a crash gets this answer. */

@@ -10,6 +10,9 @@
 #define PICK_BLOCK 128u  /* descents in parallel; their lines fit into the first-level cache */
 #define SETS_AHEAD 16u   /* changes whose lines are fetched ahead */
 #define TOP_NODES 512u   /* running sums that are made for a block of picks */
+/* A change updates sums up to the first level with at most this many nodes. The few sums above it would make each change wait for
+ * the one before it, and only small batches of picks need them. */
+#define KEPT_NODES 256u
 
 void sumtree_init(struct sumtree *self, uint32_t capacity)
 {
@@ -22,6 +25,8 @@ void sumtree_init(struct sumtree *self, uint32_t capacity)
         bytes = (bytes + 127) & ~(size_t)127;
         offset[self->levels++] = bytes;
         bytes += groups * SUMTREE_FANOUT * sizeof(double);
+        if (!self->kept && nodes <= KEPT_NODES)
+            self->kept = self->levels;
         if (nodes == 1)
             break;
         nodes = groups;
@@ -58,13 +63,25 @@ static double sum_nodes(const double *node)
     return even + odd;
 }
 
+/* Recomputes the sums of the levels from l on. */
+static void rebuild_from(struct sumtree *self, uint32_t l)
+{
+    for (; l < self->levels; l++) {
+        size_t nodes = ((size_t)(self->capacity - 1) >> (4 * l + 4)) + 1;
+        for (size_t i = 0; i < nodes; i++)
+            self->level[l][i] = sum_nodes(self->level[l - 1] + i * SUMTREE_FANOUT);
+    }
+    self->stale = false;
+}
+
 /* Recomputes the sums above a slot, upwards from its line, while a sum is smaller than what was taken out of it: above that the
- * difference did no harm. INFINITY goes up to the total. */
+ * difference did no harm. INFINITY goes up to the last level that is kept. */
 static void repair(struct sumtree *self, uint32_t slot, double taken)
 {
     size_t i = slot / SUMTREE_FANOUT;
     self->level[0][i] = sum_leaves(self->leaves + i * SUMTREE_FANOUT);
-    for (uint32_t l = 1; l < self->levels; l++) {
+    self->stale = true;
+    for (uint32_t l = 1; l < self->kept; l++) {
         i /= SUMTREE_FANOUT;
         if (self->level[l][i] >= taken)
             return;
@@ -84,7 +101,7 @@ static inline void set(struct sumtree *self, uint32_t slot, float weight)
     double sum_before = self->level[0][i];
     double sum = sum_before + change;
     self->level[0][i] = sum;
-    for (uint32_t l = 1; l < self->levels; l++) {
+    for (uint32_t l = 1; l < self->kept; l++) {
         i /= SUMTREE_FANOUT;
         self->level[l][i] += change;
     }
@@ -100,6 +117,7 @@ static inline void set(struct sumtree *self, uint32_t slot, float weight)
 
 void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
 {
+    self->stale = true;
     set(self, slot, weight);
 }
 
@@ -118,6 +136,7 @@ void sumtree_prefetch(const struct sumtree *self, uint32_t slot)
 void sumtree_set_many(struct sumtree *self, uint32_t n, const uint32_t *slots, const float *weights)
 {
     uint32_t ahead = n < SETS_AHEAD ? n : SETS_AHEAD;
+    self->stale = true;
     for (uint32_t i = 0; i < ahead; i++)
         prefetch(self, slots[i]);
     for (uint32_t i = 0; i < n; i++) {
@@ -140,11 +159,14 @@ void sumtree_rebuild(struct sumtree *self)
     size_t nodes = ((size_t)self->capacity + SUMTREE_FANOUT - 1) / SUMTREE_FANOUT;
     for (size_t i = 0; i < nodes; i++)
         self->level[0][i] = sum_leaves(self->leaves + i * SUMTREE_FANOUT);
-    for (uint32_t l = 1; l < self->levels; l++) {
-        nodes = (nodes + SUMTREE_FANOUT - 1) / SUMTREE_FANOUT;
-        for (size_t i = 0; i < nodes; i++)
-            self->level[l][i] = sum_nodes(self->level[l - 1] + i * SUMTREE_FANOUT);
-    }
+    rebuild_from(self, 1);
+}
+
+double sumtree_total(struct sumtree *self)
+{
+    if (self->stale)
+        rebuild_from(self, self->kept);
+    return self->nonzero ? self->level[self->levels - 1][0] : 0.0;
 }
 
 /* Returns which of four neighbours holds `point`, given the sums up to and including the first three. The look-up in `below`
@@ -204,11 +226,13 @@ struct top {
 };
 
 /* Takes the lowest level with at most this many nodes. */
-static void top_init(struct top *self, const struct sumtree *tree, uint32_t most)
+static void top_init(struct top *self, struct sumtree *tree, uint32_t most)
 {
     uint32_t level = 0, nodes, half = 1;
     while ((nodes = (uint32_t)((uint64_t)(tree->capacity - 1) >> (4 * level + 4)) + 1) > most) /* may shift by 32 */
         level++;
+    if (level >= tree->kept && tree->stale)
+        rebuild_from(tree, tree->kept);
     while (2 * half < nodes)
         half *= 2;
     double sum = 0.0;
@@ -227,14 +251,14 @@ static inline uint32_t choose_top(const struct top *self, double *point)
 {
     uint32_t node = 0;
     for (uint32_t half = self->half; half > 0; half /= 2)
-        node += self->below[node + half] <= *point ? half : 0;
+        node += half & -(uint32_t)(self->below[node + half] <= *point); /* a branch would mispredict every other time */
     *point -= self->below[node];
     return node;
 }
 
 /* Picks for n <= PICK_BLOCK points together, level by level, so that the cache misses of one level overlap. A point that
  * rounding put past the last sum goes to the last node that exists; pick_again draws again if that node is empty. */
-static void descend(const struct sumtree *self, struct rng *rng, uint32_t n, uint32_t *slots)
+static void descend(struct sumtree *self, struct rng *rng, uint32_t n, uint32_t *slots)
 {
     struct top top;
     double point[PICK_BLOCK];

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "broker/config/config.h"
+#include "broker/disk/record.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "proto/base/error.h"
@@ -449,7 +450,7 @@ void session_close(struct session *self)
 {
     struct sessions *sessions = self->sessions;
     timer_clear(&sessions->loop->timers, &self->timer);
-    EFFECT(sessions->loop, session_end, self);
+    EFFECT_ENTRY(sessions->loop, ENTRY_SESSION_END, 0, entry_named, self->ordinal);
     session_empty(self);
     if (!self->tombstone)
         count_open(self, false);

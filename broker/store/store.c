@@ -10,21 +10,16 @@ struct chunk_split {
     void *data; /* an object of the slab, a block, or a zmq_msg_t */
 };
 
-static uint8_t *head_end(struct chunk *chunk)
-{
-    return (uint8_t *)(chunk + 1) + (chunk->plain ? 0 : chunk_table_bytes(chunk->columns));
-}
-
 static struct chunk_split *split(struct chunk *chunk)
 {
-    return (struct chunk_split *)(((uintptr_t)head_end(chunk) + 7) & ~(uintptr_t)7);
+    return (struct chunk_split *)(((uintptr_t)chunk_head_end(chunk) + 7) & ~(uintptr_t)7);
 }
 
 uint32_t chunk_raw_bytes(struct chunk *chunk)
 {
     uint32_t bytes = chunk->bytes;
     if (!chunk->plain)
-        memcpy(&bytes, head_end(chunk) - sizeof bytes, sizeof bytes);
+        memcpy(&bytes, chunk_head_end(chunk) - sizeof bytes, sizeof bytes);
     return bytes;
 }
 
@@ -44,10 +39,8 @@ void store_fini(struct store *self)
     shm_destroy(&self->shm);
 }
 
-const uint8_t *chunk_data(struct chunk *chunk)
+const uint8_t *chunk_split_data(struct chunk *chunk)
 {
-    if (!chunk_is_split(chunk))
-        return head_end(chunk);
     return chunk->where == CHUNK_IN_MESSAGE ? zmq_msg_data(split(chunk)->data) : split(chunk)->data;
 }
 
@@ -66,7 +59,7 @@ static struct chunk *head_new(struct store *self, uint32_t columns, uint32_t byt
         return NULL;
     *chunk = (struct chunk){.refs = 1, .columns = (uint8_t)columns, .plain = plain, .bytes = bytes};
     if (!plain)
-        memcpy(head_end(chunk) - sizeof raw, &raw, sizeof raw);
+        memcpy(chunk_head_end(chunk) - sizeof raw, &raw, sizeof raw);
     self->chunks++;
     self->bytes += bytes;
     self->raw_bytes += raw;
@@ -237,7 +230,7 @@ struct chunk *store_add(struct store *self, uint32_t columns, const void *data, 
         return NULL;
     /* Hide the bound of `bytes` from the compiler, which would make a string instruction of the copy: these start slowly. */
     __asm__("" : "+r"(bytes));
-    memcpy(head_end(chunk), data, bytes);
+    memcpy(chunk_head_end(chunk), data, bytes);
     return chunk;
 }
 

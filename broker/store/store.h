@@ -114,8 +114,17 @@ static inline bool chunk_is_split(const struct chunk *chunk)
 {
     return chunk->where != CHUNK_WITH_HEAD;
 }
+/* Returns the end of the head and its block tables. */
+static inline uint8_t *chunk_head_end(struct chunk *chunk)
+{
+    return (uint8_t *)(chunk + 1) + (chunk->plain ? 0 : chunk_table_bytes(chunk->columns));
+}
+const uint8_t *chunk_split_data(struct chunk *chunk);
 /* NULL: the data is on disk only. */
-const uint8_t *chunk_data(struct chunk *chunk);
+static inline const uint8_t *chunk_data(struct chunk *chunk)
+{
+    return chunk_is_split(chunk) ? chunk_split_data(chunk) : chunk_head_end(chunk);
+}
 /* The message that holds the data, or NULL. */
 zmq_msg_t *chunk_message(struct chunk *chunk);
 

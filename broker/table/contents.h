@@ -10,12 +10,12 @@
 #include "broker/store/layout.h"
 #include "broker/store/reserve.h"
 #include "broker/store/store.h"
-#include "broker/table/groups.h"
-#include "broker/table/window.h"
 
 struct chore;
 struct contents;
 struct table;
+
+#define NO_SLOT UINT32_MAX
 
 /* ---- A span: the chunks that an item runs over. */
 
@@ -99,6 +99,103 @@ static inline void episodes_leave(struct episodes *self, uint64_t episode)
     struct episode_items *place = episodes_at(self, episode);
     if (place->n && --place->n == 0)
         self->here--;
+}
+
+/* ---- Groups: items with the same group key that are sampled together and leave together.
+ *
+ * A group begins with its first member, its leader, and waits for the others, which may come from any session. It is open until it has
+ * `size` members: then its leader enters the table's sampler and remover, with the mean of the members' priorities, and stands there
+ * for all of them. The other members stay hidden (table_hide), as all are before. So selectors pick a group like an item and know nothing of groups; a group counts
+ * once, whatever its members' number, and fifo and lifo go by the time at which groups became complete.
+ *
+ * Whatever removes one member removes all: the last sample, an eviction, a delete, a version that makes the oldest member too old. A
+ * group that lacks members at its deadline is dropped, or closed and delivered as it is. The broker remembers no group that has closed: a
+ * member that comes later begins a new group of the same key. It cannot be complete, and meets the same end at its own deadline; to
+ * refuse it instead would need every key for ever.
+ *
+ * Limiter, sizes and batches count items, so that a table with groups and one without are compared and configured alike. A group begins
+ * only if there is room for all its members beside those that other open groups still lack, and a member of an open group is
+ * always let in: so writers that wait for room do not keep each other's groups from being complete.
+ *
+ * These functions link slots; table.c says what becomes of the items. */
+
+/* The members of a group are a ring, in the order in which they came. */
+struct group_member {
+    uint64_t group;  /* key */
+    uint32_t leader; /* slot of the first member */
+    uint32_t next;   /* slot; of the last member: the leader */
+    /* Of the leader alone: */
+    uint32_t last;         /* slot of the last member */
+    uint16_t n;            /* members */
+    uint16_t closed;       /* 1: no further member is taken, and the leader is shown */
+    uint32_t older, newer; /* leaders of open groups; UINT32_MAX: none */
+};
+
+struct groups {
+    struct group_member *slots; /* NULL: the table has no groups */
+    struct keymap *leaders;     /* of open groups, by their key */
+    uint32_t capacity, size;
+    uint32_t oldest, newest; /* leaders of open groups, in the order in which they began */
+    uint32_t n_open;
+    uint32_t hidden; /* items of open groups */
+};
+
+/* The slots are reserved with the table's other arrays. account: as for keymap_new. */
+void groups_init(struct groups *self, uint32_t capacity, uint32_t size, uint64_t *account);
+void groups_fini(struct groups *self);
+
+/* Returns the leader of the open group of a key. UINT32_MAX: there is none. */
+uint32_t groups_find(const struct groups *self, uint64_t group);
+/* Adds an item to the open group of its key, or begins one. Returns the leader. */
+uint32_t groups_enter(struct groups *self, uint32_t slot, uint64_t group);
+/* The open group takes no further member. */
+void groups_close(struct groups *self, uint32_t leader);
+/* The group is gone. Its members stay linked until their slots are used again. */
+void groups_leave(struct groups *self, uint32_t leader);
+
+/* Returns how many items the open groups lack. */
+static inline uint64_t groups_missing(const struct groups *self)
+{
+    return (uint64_t)self->n_open * self->size - self->hidden;
+}
+
+/* ---- A window of versions: the items of a table by the version of the parameters that made them, so that items that have become too
+ * old are found without a search.
+ *
+ * The newest lag + 1 versions and the next one have a list each, and all older items share one: an item that is more than `lag`
+ * versions behind is stale. An item of the next version may come before that version itself: over shards, another shard has it already.
+ * An item of a later version counts as of the newest, or a writer could keep its items for ever. */
+
+struct window_link {
+    uint32_t next, prev; /* a slot, or the capacity and the number of a head */
+};
+
+struct window {
+    struct window_link *slots; /* NULL: the table has no window */
+    struct window_link *heads; /* the stale ones, then a ring of lag + 2 versions; the lists are rings, too */
+    uint32_t capacity;         /* slots */
+    uint32_t lag;              /* at most LIMITER_MOST_LAG: a new version moves so many lists */
+    uint64_t version;          /* the newest */
+};
+
+/* The slots are reserved with the table's other arrays. */
+void window_init(struct window *self, uint32_t capacity, uint32_t lag, uint64_t version);
+void window_fini(struct window *self);
+/* Returns the version that an item counts as whose writer names this one. */
+static inline uint64_t window_version(const struct window *self, uint64_t version)
+{
+    return version <= self->version + 1 ? version : self->version;
+}
+/* version: from window_version. */
+void window_enter(struct window *self, uint32_t slot, uint64_t version);
+void window_leave(struct window *self, uint32_t slot);
+/* A version newer than the window's is there. */
+void window_move(struct window *self, uint64_t version);
+void window_set_lag(struct window *self, uint32_t lag);
+/* Returns the slot of a stale item; UINT32_MAX: there is none, or no window. */
+static inline uint32_t window_stale(const struct window *self)
+{
+    return self->slots && self->heads[0].next < self->capacity ? self->heads[0].next : UINT32_MAX;
 }
 
 /* ---- Marks of the slots of a table that have changed since the last checkpoint, and of the slots that the checkpoint in
@@ -187,8 +284,6 @@ static inline int64_t item_age(const struct item *self, int64_t now_ns)
 {
     return now_ns > self->insert_ns ? now_ns - self->insert_ns : 0;
 }
-
-#define NO_SLOT UINT32_MAX
 
 struct contents {
     struct item *items;

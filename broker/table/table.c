@@ -2,10 +2,12 @@
 
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker/disk/record.h"
 #include "broker/loop/loop.h"
 #include "broker/store/params.h"
 #include "proto/base/dtype.h"
@@ -102,7 +104,7 @@ void table_hide(struct table *self, uint32_t slot, uint32_t lease)
     self->in.hidden++;
     self->in.leased += lease != 0;
     if (!lease)
-        EFFECT(self->loop, hide, self, slot);
+        EFFECT_ENTRY(self->loop, ENTRY_HIDE, self->id, entry_slot, .slot = slot);
 }
 
 /* Returns the mean of the members' priorities. It is between the lowest and the highest, which built-in selectors allow; a selector of
@@ -142,7 +144,7 @@ void table_show(struct table *self, uint32_t slot, enum table_show how)
     double priority = table_priority(self, slot);
     selector_show(self->sampler_ops, self->in.sampler, slot, priority, how != SHOW_LAST);
     selector_show(self->remover_ops, self->in.remover, slot, priority, how != SHOW_LAST);
-    EFFECT(self->loop, show, self, slot, how);
+    EFFECT_ENTRY(self->loop, ENTRY_SHOW, self->id, entry_slot, slot, how);
     table_mark(self);
 }
 
@@ -179,7 +181,7 @@ static inline __attribute__((always_inline)) void remove_item(struct table *self
     slot_give_back(&self->in, slot);
     self->in.size--;
     limiter_deleted(&self->limiter, 1);
-    EFFECT(self->loop, remove, self, slot);
+    EFFECT_ENTRY(self->loop, ENTRY_REMOVE, self->id, entry_slot, .slot = slot);
 }
 
 /* Bytes in the journal of the removal of an item, and of a limiter; each is less. */
@@ -232,13 +234,6 @@ static inline __attribute__((always_inline)) void prefetch_victims(struct table 
     uint32_t bytes = sizeof(struct chunk) + near->span.one->bytes;
     for (uint32_t at = 64; at < bytes && at < FETCH_BYTES; at += 64)
         __builtin_prefetch((const char *)near->span.one + at, 1);
-}
-
-static void evict(struct table *self, uint32_t slot)
-{
-    prefetch_victims(self, slot);
-    self->stats.evicted += self->in.groups.slots ? self->in.groups.slots[slot].n : 1; /* the leader of its group */
-    table_remove(self, slot);
 }
 
 /* Removes an item, and those of its group, which owe no samples any more. Returns how many. */
@@ -320,7 +315,10 @@ static inline __attribute__((always_inline)) bool evict_of(struct table *self, u
         best = fill < least ? i : best;
         least = fill < least ? fill : least;
     }
-    evict(self, slots[best]);
+    prefetch_victims(self, slots[best]);
+    self->stats.evicted +=
+        self->in.groups.slots ? self->in.groups.slots[slots[best]].n : 1; /* the leader of its group */
+    table_remove(self, slots[best]);
     return true;
 }
 
@@ -571,7 +569,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
         complete_group(self);
     if (episodes_enter(&self->in.episodes, span_episode(&item->span)) && !arrival->same_episode) {
         self->stats.episodes++;
-        EFFECT(loop, episode, self);
+        EFFECT_ENTRY(loop, ENTRY_EPISODES, self->id, entry_named, self->stats.episodes);
     }
     if (self->hook_insert)
         RUN_HOOKS(self, on_insert, slot, );
@@ -601,10 +599,10 @@ static inline void selectors_update(const struct table *self, uint32_t n, const 
 /* Runs no hooks, and does not count as an update. */
 static void set_priorities(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        touch(self, slots[i]);
+    for (uint32_t i = 0; i < n; i++)
         __builtin_prefetch(&self->in.items[slots[i]], 1); /* it comes while the selectors work */
-    }
+    for (uint32_t i = 0; i < n && self->in.marks; i++)
+        touch(self, slots[i]);
     if (self->in.hidden) {
         for (uint32_t i = 0; i < n; i++) {
             uint32_t slot = self->in.groups.slots ? self->in.groups.slots[slots[i]].leader : slots[i];
@@ -617,10 +615,10 @@ static void set_priorities(struct table *self, uint32_t n, const uint32_t *slots
     } else {
         selectors_update(self, n, slots, priorities);
     }
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         self->in.items[slots[i]].priority = priorities[i];
-        EFFECT(self->loop, priority, self, slots[i], priorities[i]);
-    }
+    for (uint32_t i = 0; i < n && self->loop->effects; i++)
+        EFFECT_ENTRY(self->loop, ENTRY_PRIORITY, self->id, entry_priority, .slot = slots[i], .priority = priorities[i]);
 }
 
 /* Priorities that are set together. */
@@ -729,12 +727,6 @@ double table_rate(const struct table *self, uint32_t kind)
     return seconds > 0 ? (double)(history->counts[last][kind] - history->counts[first][kind]) / seconds : 0;
 }
 
-/* The chore that evicts the surplus of a table. */
-struct trimming {
-    struct chore chore;
-    struct table *table;
-};
-
 /* True if the table has more items than it should have, now that nothing is being inserted. */
 static bool has_surplus(const struct table *self)
 {
@@ -744,17 +736,15 @@ static bool has_surplus(const struct table *self)
 
 static bool trimming_step(struct chore *chore)
 {
-    struct table *table = ((struct trimming *)chore)->table;
+    struct table *table = (struct table *)(void *)((char *)chore - offsetof(struct table, trimming));
     table_mark(table); /* below min_size, waiting inserts may continue */
     (void)drop_stale(table, 256);
     if (window_stale(&table->in.window) != NO_SLOT)
         return true;
     for (uint32_t i = 0; i < table->evictions; i++) {
-        if (!has_surplus(table) || !table_evict(table)) {
-            table->removing = false;
-            free(chore);
+        table->removing = has_surplus(table) && table_evict(table);
+        if (!table->removing)
             return false;
-        }
     }
     return true;
 }
@@ -763,11 +753,9 @@ void table_remove_surplus(struct table *self)
 {
     if (self->removing || !has_surplus(self))
         return;
-    struct trimming *trimming = need_alloc(sizeof *trimming);
-    trimming->chore.step = trimming_step;
-    trimming->table = self;
+    self->trimming.step = trimming_step;
     self->removing = true;
-    chores_add(&self->loop->chores, &trimming->chore);
+    chores_add(&self->loop->chores, &self->trimming);
 }
 
 /* ---- versions of the parameters */
@@ -1256,13 +1244,6 @@ static uint64_t seed_after(const rp_selector_ops *ops, void *selector, uint64_t 
     return n ? siphash((const uint8_t[16]){0}, state, n) : otherwise;
 }
 
-static struct contents_seeds seeds_after(const struct table *self)
-{
-    uint64_t other = self->seed + (self->resets + 1) * UINT64_C(0xd1342543de82ef95);
-    return (struct contents_seeds){seed_after(self->sampler_ops, self->in.sampler, other),
-                                   seed_after(self->remover_ops, self->in.remover, other ^ 1)};
-}
-
 /* The chore that frees the old contents of a table. */
 struct old_contents {
     struct chore chore;
@@ -1293,7 +1274,10 @@ rp_status table_reset(struct table *self, rp_error *err)
     if (!reserve_has_room(self->in.arrays.bytes + RESET_BYTES))
         return err_set(err, RP_NO_MEMORY, "no address space to reset table '%s': it is needed twice meanwhile",
                        self->name);
-    RP_TRY(contents_init(&fresh, self, seeds_after(self), err));
+    uint64_t other = self->seed + (self->resets + 1) * UINT64_C(0xd1342543de82ef95);
+    struct contents_seeds seeds = {seed_after(self->sampler_ops, self->in.sampler, other),
+                                   seed_after(self->remover_ops, self->in.remover, other ^ 1)};
+    RP_TRY(contents_init(&fresh, self, seeds, err));
     struct old_contents *old = need_alloc(sizeof *old);
     *old = (struct old_contents){.chore = {.step = old_contents_step}, .table = self, .in = self->in};
     contents_uncount_slots(&old->in, self->store);
@@ -1301,7 +1285,8 @@ rp_status table_reset(struct table *self, rp_error *err)
     self->bytes = 0;
     table_newest_layout(self, NO_LAYOUT);
     table_count_reset(self);
-    EFFECT(self->loop, reset, self);
+    if (self->loop->effects)
+        self->loop->effects->entry(self->loop->record, ENTRY_RESET, self->id, 0);
     const struct marks *marks = old->in.marks;
     bool kept = marks && marks->copying && marks->copier->keep(marks->copying, &old->in, &old->chore);
     if (!kept)

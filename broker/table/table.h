@@ -103,10 +103,11 @@ struct table {
     char *metadata;         /* a copy: from the configuration, or from the files if that has none */
     uint64_t seed;
     uint64_t resets;
-    int64_t last_insert_ns;  /* insert times are strictly increasing: they are the order of insertion */
-    uint32_t stamp;          /* of the newest distinct batch */
-    uint32_t last_evicted;   /* slot */
-    bool removing;           /* the chore that evicts the surplus and stale items is in progress */
+    int64_t last_insert_ns; /* insert times are strictly increasing: they are the order of insertion */
+    uint32_t stamp;         /* of the newest distinct batch */
+    uint32_t last_evicted;  /* slot */
+    struct chore trimming;  /* evicts the surplus and stale items, while `removing` */
+    bool removing;
     bool waits_for_room;     /* inserts do */
     Replay__TableInfo stats; /* what the table counts by itself; all else in it is made for each answer (info_table) */
     Replay__TableRestored restored; /* those that files keep, as files had them when this process started */
@@ -210,11 +211,13 @@ void table_explain_begin(const struct table *self, uint64_t group, char *text, s
 /* Returns the sum of what the sampler's probabilities are proportional to; without such a sum, the number of items. 0: the table is
  * not ready. */
 double table_mass(const struct table *self);
-/* Counts alone: a sample of an item, and a reset. */
-static inline void table_count_sample(struct table *self, struct item *item)
+/* Counts alone: a sample of an item, and a reset. True: it is the item's first sample. */
+static inline bool table_count_sample(struct table *self, struct item *item)
 {
-    self->stats.unique_samples += item->times_sampled++ == 0;
+    bool first = item->times_sampled++ == 0;
+    self->stats.unique_samples += first;
     self->stats.total_samples++;
+    return first;
 }
 /* Counts a sample of the slot's item, runs hooks, and removes the item if that was its last sample. */
 void table_sampled_one(struct table *self, uint32_t slot);
@@ -222,8 +225,7 @@ static inline void table_sampled_alike(struct table *self, uint32_t slot) /* of 
 {
     if (self->in.marks)
         marks_touch(self->in.marks, self, &self->in, slot);
-    self->in.unseen -= self->in.items[slot].times_sampled == 0;
-    table_count_sample(self, &self->in.items[slot]);
+    self->in.unseen -= table_count_sample(self, &self->in.items[slot]);
     limiter_sampled(&self->limiter, 1);
 }
 static inline void table_sampled(struct table *self, uint32_t slot)

@@ -68,6 +68,10 @@ RP_API void rp_wait_set(rp_wait_fn *fn, void *ctx);
  * new list. */
 RP_API rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
                                     rp_error *err);
+/* The same in two steps: starts to connect, and waits. Until rp_client_wait has returned RP_OK, only it and rp_client_destroy may be
+ * called. RP_UNAVAILABLE: no broker has answered so far, and the client goes on trying. Several threads may wait at once. */
+RP_API rp_client *rp_client_open(const char *endpoints, const rp_client_options *options, rp_error *err);
+RP_API rp_status rp_client_wait(rp_client *client, int64_t timeout_ms, rp_error *err);
 /* Ends requests that still wait with RP_CANCELLED. Destroy writers and samplers first. Nulls *client. */
 RP_API void rp_client_destroy(rp_client **client);
 RP_API int32_t rp_client_get_state(rp_client *client);

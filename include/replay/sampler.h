@@ -124,7 +124,7 @@ typedef struct rp_sampler_options {
     uint64_t max_samples; /* the stream ends after exactly this many items; 0: no end */
     double beta;          /* exponent of the importance weights; 0: all weights are 1 */
     uint64_t max_bytes;   /* largest memory of one batch; 0: 4 GiB */
-    /* Threads that fill a batch of 1 MiB or more, at most 64; 0: 4 if there are 8 processors, else 1. Over shards they are divided. */
+    /* Threads that fill a batch of 1 MiB or more, at most 64; 0: one for each processor, at most 4. Over shards they are divided. */
     uint32_t gather_threads;
     /* Not 0: the items of a batch stay in their table, hidden from all samplers, until rp_items_lease acknowledges them, or for this many
      * milliseconds from the reply on. Then, or when this process ends, they return first in line. For tables with max_times_sampled: 1.

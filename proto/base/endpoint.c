@@ -66,40 +66,39 @@ bool endpoint_is_host(const char *text)
     return size > 0 && strspn(text, plain) == size;
 }
 
-/* Appends the first word with "://" in the text to a list with commas, as it is reached on this host. */
-static char *append_endpoint(char *list, const char *text)
+rp_status endpoint_from_file(const char *path, const char *name, char **out, rp_error *err)
 {
-    const char *sign = strstr(text, "://"), *start = sign;
-    if (!sign)
-        return list;
-    while (start > text && !strchr(" \t\r\n\"',;{[=", start[-1]))
-        start--;
-    size_t length = (size_t)(sign - start) + strcspn(sign, " \t\r\n\"',;}]");
-    char *word = need_print("%.*s", (int)length, start), *local = endpoint_local(word);
-    char *longer = list ? need_print("%s,%s", list, local) : need_text(local);
-    free(word);
-    free(local);
-    free(list);
-    return longer;
+    char *line = NULL;
+    size_t room = 0, length = strlen(name);
+    *out = NULL;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return err_set(err, RP_IO, "the file '%s' cannot be read: %s", path, strerror(errno));
+    while (!*out && getline(&line, &room, file) > 0) {
+        if (strncmp(line, name, length) != 0 || line[length] != ' ' || !strstr(line, "://"))
+            continue;
+        char *value = line + length + 1;
+        value[strcspn(value, " \t\r\n")] = '\0';
+        *out = endpoint_local(value);
+    }
+    free(line);
+    fclose(file);
+    return *out ? RP_OK : err_set(err, RP_NOT_FOUND, "'%s' names no %s endpoint", path, name);
 }
 
 rp_status endpoints_from_file(const char *path, char **out, rp_error *err)
 {
-    char text[65536];
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return err_set(err, RP_IO, "the file '%s' cannot be read: %s", path, strerror(errno));
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    const char *service = strstr(text, "service");
-    *out = append_endpoint(NULL, service ? service : text);
-    if (!*out)
-        return err_set(err, RP_NOT_FOUND, "'%s' names no service endpoint", path);
-    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
-        unsigned shard;
-        int end = 0;
-        if (sscanf(line, "shard.%u.service%n", &shard, &end) == 1 && end > 0)
-            *out = append_endpoint(*out, line + end);
+    char name[32], *list, *next;
+    rp_status status = endpoint_from_file(path, "service", &list, err);
+    for (unsigned shard = 1; status == RP_OK; shard++) {
+        snprintf(name, sizeof name, "shard.%u.service", shard);
+        if (endpoint_from_file(path, name, &next, NULL) != RP_OK)
+            break;
+        char *longer = need_print("%s,%s", list, next);
+        free(list);
+        free(next);
+        list = longer;
     }
-    return RP_OK;
+    *out = list;
+    return status;
 }

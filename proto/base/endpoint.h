@@ -24,8 +24,10 @@ bool endpoint_is_any(const char *endpoint);
 bool endpoint_with_host(const char *endpoint, const char *host, char *out, size_t size);
 /* True if the text can stand for HOST in tcp://HOST:PORT: a name or an address, without a port. */
 bool endpoint_is_host(const char *text);
-/* Gives the service endpoints of all shards, separated by commas, from a file that lists endpoints by name: a client that has
- * them all finds a broker without shard 0. The caller frees them. */
+/* Gives an endpoint ("ingest") from a file that lists endpoints by name, as it is reached on this host. The caller frees it. */
+rp_status endpoint_from_file(const char *path, const char *name, char **out, rp_error *err);
+/* Gives the service endpoints of all shards, separated by commas: a client that has them all finds a broker without shard 0. The caller
+ * frees them. */
 rp_status endpoints_from_file(const char *path, char **out, rp_error *err);
 
 #endif

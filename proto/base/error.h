@@ -1,7 +1,7 @@
 /* Helpers that fill an rp_error.
  *
  * The room proto/base is the ground floor, used by the broker, the client library and all programs: errors, clocks, random
- * numbers, logs, dtypes, UTF-8, endpoints, flags, checksums, and text for people and machines (format, wrap, terminal, json,
+ * numbers, logs, dtypes, UTF-8, endpoints, checksums, and text for people and machines (format, json,
  * json_map). It uses no other room. Every header is a module of its own. */
 #ifndef PROTO_ERROR_H
 #define PROTO_ERROR_H

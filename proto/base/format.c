@@ -185,25 +185,19 @@ uint32_t format_character(const char *text, size_t *bytes)
     return columns > 0 ? (uint32_t)columns : 0;
 }
 
-/* Returns the columns of some bytes of a text. */
-static uint32_t columns_of(const char *text, size_t size)
+uint32_t format_width(const char *text)
 {
     uint32_t width = 0;
-    for (size_t at = 0, bytes; at < size; at += bytes) {
-        if (text[at] == '\x1b' && text[at + 1] == '[') {
-            bytes = strcspn(text + at, "m");
-            bytes += text[at + bytes] == 'm';
+    for (size_t bytes; *text; text += bytes) {
+        if (text[0] == '\x1b' && text[1] == '[') {
+            bytes = strcspn(text, "m");
+            bytes += text[bytes] == 'm';
             continue;
         }
-        uint32_t columns = format_character(text + at, &bytes);
+        uint32_t columns = format_character(text, &bytes);
         width += columns ? columns : 1;
     }
     return width;
-}
-
-uint32_t format_width(const char *text)
-{
-    return columns_of(text, strlen(text));
 }
 
 size_t format_cut(const char *text, uint32_t columns)
@@ -297,61 +291,6 @@ void grid_print(struct grid *self, FILE *out)
     }
     free(widths);
     grid_fini(self);
-}
-
-/* ---- long lines ---- */
-
-/* Returns the column at which the rest of a line continues: below the last column of a table, or below the text after a label.
- * Two or more blanks separate columns; a column that begins beyond the middle leaves too little room and is not used. */
-static uint32_t indent_of(const char *line, size_t bytes, uint32_t columns)
-{
-    size_t begin = strspn(line, " ");
-    for (size_t i = begin; i + 2 < bytes; i++)
-        if (line[i] == ' ' && line[i + 1] == ' ' && line[i + 2] != ' ' && columns_of(line, i + 2) <= columns / 2)
-            begin = i + 2;
-    return begin < bytes ? columns_of(line, begin) : 0;
-}
-
-/* Returns the bytes of the next piece: up to the last blank that fits, but at least one word. */
-static size_t piece_of(const char *text, size_t bytes, uint32_t room)
-{
-    size_t fits = 0;
-    if (columns_of(text, bytes) <= room)
-        return bytes;
-    for (size_t i = strspn(text, " "); i < bytes; i++) {
-        if (text[i] != ' ')
-            continue;
-        if (fits > 0 && columns_of(text, i) > room)
-            break;
-        fits = i;
-        if (columns_of(text, i) > room)
-            break;
-    }
-    return fits > 0 ? fits : bytes;
-}
-
-static void wrap_line(struct text *out, const char *line, size_t bytes, uint32_t columns)
-{
-    uint32_t indent = indent_of(line, bytes, columns), taken = 0;
-    for (bool first = true; first || bytes > 0; first = false) {
-        size_t piece = piece_of(line, bytes, columns - taken);
-        text_add(out, "%*s%.*s\n", (int)taken, "", (int)piece, line);
-        line += piece;
-        bytes -= piece;
-        while (bytes > 0 && *line == ' ') {
-            line++;
-            bytes--;
-        }
-        taken = indent;
-    }
-}
-
-void format_wrap(struct text *out, const char *text, uint32_t columns)
-{
-    for (const char *end; *text; text = *end ? end + 1 : end) {
-        end = text + strcspn(text, "\n");
-        wrap_line(out, text, (size_t)(end - text), columns > 20 ? columns : 20);
-    }
 }
 
 /* ---- terminals ---- */

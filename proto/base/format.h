@@ -1,4 +1,4 @@
-/* Formats text for people: numbers, tables, lines that fit, and frames on a terminal. */
+/* Formats text for people: numbers, tables, and frames on a terminal. */
 #ifndef PROTO_BASE_FORMAT_H
 #define PROTO_BASE_FORMAT_H
 
@@ -9,10 +9,6 @@
 
 #include "proto/base/text.h"
 #include "replay/error.h"
-
-/* Adds the lines of a text, and breaks lines that are too long between words; the rest continues below the line's last
- * column. */
-void format_wrap(struct text *out, const char *text, uint32_t columns);
 
 /* All return out, which has room for FORMAT_SIZE bytes. */
 #define FORMAT_SIZE 48

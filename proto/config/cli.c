@@ -50,17 +50,26 @@ void cli_print_options(const struct cli *cli, uint32_t who)
 static int read_whole(const struct cli *cli, const struct cli_option *option, const char *text, void *field)
 {
     int64_t value;
-    bool whole = schema_parse_int(text, &value) && value >= 0;
+    bool whole = schema_parse_int(text, &value) && (double)value >= option->least;
     if (!whole && option->most <= 0)
-        return cli_usage(cli->program, "--%s is '%s'; it needs a whole number from 0 on", option->name, text);
+        return cli_usage(cli->program, "--%s is '%s'; it needs a whole number from %.0f on", option->name, text,
+                         option->least);
     if (!whole || (option->most > 0 && (double)value > option->most))
-        return cli_usage(cli->program, "--%s is '%s'; it needs a whole number from 0 to %.0f", option->name, text,
-                         option->most);
+        return cli_usage(cli->program, "--%s is '%s'; it needs a whole number from %.0f to %.0f", option->name, text,
+                         option->least, option->most);
     if (option->size == sizeof(uint32_t))
         *(uint32_t *)field = (uint32_t)value;
     else
         *(int64_t *)field = value;
     return CLI_GO_ON;
+}
+
+static int read_real(const struct cli *cli, const struct cli_option *option, const char *text, double *field)
+{
+    return schema_parse_real(text, field) && *field >= option->least && *field <= option->most
+               ? CLI_GO_ON
+               : cli_usage(cli->program, "--%s is '%s'; it needs a number from %g to %g", option->name, text,
+                           option->least, option->most);
 }
 
 static int read_time(const struct cli *cli, const struct cli_option *option, const char *text, int64_t *field)
@@ -116,6 +125,8 @@ static int take(const struct cli *cli, const struct cli_option *option, const ch
         return CLI_GO_ON;
     case CLI_WHOLE:
         return read_whole(cli, option, argument, field);
+    case CLI_REAL:
+        return read_real(cli, option, argument, field);
     case CLI_TIME:
         return read_time(cli, option, argument, field);
     case CLI_OVERRIDE:

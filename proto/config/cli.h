@@ -20,7 +20,8 @@
 enum cli_kind {
     CLI_SWITCH,   /* bool: becomes true */
     CLI_TEXT,     /* const char *: borrows the argument */
-    CLI_WHOLE,    /* uint32_t, int64_t or uint64_t: a whole number from 0 to most */
+    CLI_WHOLE,    /* uint32_t, int64_t or uint64_t: a whole number from `least` to `most` */
+    CLI_REAL,     /* double: a number from `least` to `most` */
     CLI_TIME,     /* int64_t, in ns: at least `least` */
     CLI_OVERRIDE, /* struct cli_overrides: appends prefix and argument */
     CLI_LEVEL,    /* int: an enum log_level */
@@ -39,7 +40,7 @@ struct cli_option {
     uint32_t who;         /* bits of the programs or commands that have the option */
     enum cli_kind kind;
     size_t at, size;    /* the field of the target: CLI_AT */
-    double least, most; /* bounds of the value; CLI_WHOLE begins at 0, and a `most` of 0 means any */
+    double least, most; /* bounds of the value; a `most` of 0 means any */
     const char *prefix; /* for CLI_OVERRIDE: "seed=" */
     int (*take)(const struct cli *cli, const struct cli_option *option, const char *argument, void *target);
 };

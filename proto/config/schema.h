@@ -6,7 +6,7 @@
  * value may be, and how it is printed; schema_units.c reads and writes numbers with units.
  *
  * A row's path is written with dots; "[]" stands for the elements of a list: "tables[].sampler.kind". The reader walks
- * a libyaml document; every mistake is reported, not only the first. Values are written into plain structs by
+ * a tree of nodes; every mistake is reported, not only the first. Values are written into plain structs by
  * offset, so the program never sees YAML. */
 #ifndef PROTO_SCHEMA_H
 #define PROTO_SCHEMA_H

@@ -1,5 +1,5 @@
-/* Reads a configuration: the list of its problems and where its keys were written, a first pass over the YAML that refuses what
- * the reader does not handle, overrides, and the document itself into a struct. */
+/* Reads a configuration: the list of its problems, the YAML as a tree of nodes that know their places, overrides, which change
+ * the tree, and the tree into a struct. */
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -11,8 +11,11 @@
 #include <unistd.h>
 #include <yaml.h>
 
+#include "proto/base/arena.h"
 #include "proto/base/io.h"
 #include "proto/base/need.h"
+#include "proto/base/text.h"
+#include "proto/base/utf8.h"
 #include "proto/config/schema.h"
 #include "proto/config/schema_row.h"
 
@@ -23,7 +26,6 @@
 #define MAX_OPTIONS 32u /* of a kind */
 
 #define MAX_PROBLEMS 200u
-#define MAX_PLACES (1u << 20)
 #define WHY_BYTES 512
 
 /* A place in the file, counted from 1; line 0: not in a file. Lines from OVERRIDE_LINE on stand for the overrides, in their
@@ -34,17 +36,109 @@ struct schema_place {
 };
 static const struct schema_place nowhere = {0, 0};
 
-/* ---- the report: problems, and where keys were written ---- */
+/* ---- the tree ---- */
+
+enum node_kind { NODE_VALUE, NODE_LIST, NODE_MAP };
+
+struct node {
+    enum node_kind kind;
+    bool plain; /* a value without quotes */
+    struct schema_place place;
+    const char *text; /* of a value */
+    size_t size;
+    const struct node *key;           /* of a member of a map */
+    struct node *first, **end, *next; /* elements or members; the next one of the same list or map */
+    uint32_t n;
+};
+
+/* One part of a path: a key, or the number of an element. */
+struct step {
+    const char *name; /* NULL: an element */
+    size_t length, index;
+};
+
+static struct node *node_new(struct arena *memory, enum node_kind kind, struct schema_place place)
+{
+    struct node *self = arena_take(memory, 1, sizeof *self);
+    self->kind = kind;
+    self->place = place;
+    self->end = &self->first;
+    return self;
+}
+
+static struct node *node_value(struct arena *memory, const void *text, size_t size, bool plain,
+                               struct schema_place place)
+{
+    struct node *self = node_new(memory, NODE_VALUE, place);
+    char *copy = arena_take(memory, size + 1, 1);
+    self->text = memcpy(copy, text, size);
+    self->size = size;
+    self->plain = plain;
+    return self;
+}
+
+static void node_add(struct node *self, const struct node *key, struct node *child)
+{
+    child->key = key;
+    *self->end = child;
+    self->end = &child->next;
+    self->n++;
+}
+
+/* Returns "a map", "a list" or "a single value". */
+static const char *kind_name(const struct node *self)
+{
+    return self->kind == NODE_MAP ? "a map" : self->kind == NODE_LIST ? "a list" : "a single value";
+}
+
+/* True for "key:", "key: ~" and "key: null". */
+static bool is_null(const struct node *self)
+{
+    return self->kind == NODE_VALUE && self->plain &&
+           (self->text[0] == '\0' || strcmp(self->text, "~") == 0 || strcasecmp(self->text, "null") == 0);
+}
+
+/* Returns where the parent keeps a child; it is NULL there if there is none. */
+static struct node **find_child(struct node *self, const struct step *step)
+{
+    size_t i = 0;
+    struct node **at = &self->first;
+    for (; *at; at = &(*at)->next, i++) {
+        const struct node *key = (*at)->key;
+        if (step->name ? key && key->kind == NODE_VALUE && key->size == step->length &&
+                             memcmp(key->text, step->name, step->length) == 0
+                       : !key && i == step->index)
+            break;
+    }
+    return at;
+}
+
+/* Takes the next part of a path. False: the path is not valid. */
+static bool next_step(const char **at, bool first, struct step *out)
+{
+    *out = (struct step){0};
+    if (**at == '[' && !first) {
+        char *end;
+        if ((*at)[1] < '0' || (*at)[1] > '9')
+            return false;
+        out->index = strtoul(*at + 1, &end, 10);
+        *at = end + 1;
+        return *end == ']' && (**at == '\0' || **at == '.' || **at == '[');
+    }
+    if (!first && *(*at)++ != '.')
+        return false;
+    out->name = *at;
+    out->length = strcspn(*at, ".[");
+    *at += out->length;
+    return out->length > 0 && utf8_valid(out->name, out->length);
+}
+
+/* ---- the report: problems, and the document that they are about ---- */
 
 struct problem {
     struct schema_place place;
     uint32_t order;
     char *file, *path, *text;
-};
-
-struct written {
-    char *path;
-    struct schema_place place;
 };
 
 struct schema_report {
@@ -53,11 +147,11 @@ struct schema_report {
     const char *const *overrides; /* borrowed while they are applied */
     struct problem *problems;
     uint32_t n_problems;
-    uint32_t total; /* including those past MAX_PROBLEMS */
-    struct written *places;
-    uint32_t n_places, room_places;
-    bool quiet; /* drops problems of a path that has one itself, or above or below it: they are consequences */
-    char *text; /* of all problems, made on demand */
+    uint32_t total;      /* including those past MAX_PROBLEMS */
+    struct node *root;   /* of the last document; NULL: it was not loaded */
+    struct arena memory; /* of its nodes */
+    bool quiet;          /* drops problems of a path that has one itself, or above or below it: they are consequences */
+    char *text;          /* of all problems, made on demand */
 };
 
 struct schema_report *schema_report_new(void)
@@ -65,36 +159,29 @@ struct schema_report *schema_report_new(void)
     return need_alloc(sizeof(struct schema_report));
 }
 
-static void forget_places(struct schema_report *self)
-{
-    for (uint32_t i = 0; i < self->n_places; i++)
-        free(self->places[i].path);
-    self->n_places = 0;
-}
-
 void schema_report_destroy(struct schema_report **self)
 {
     struct schema_report *r = *self;
     if (!r)
         return;
-    forget_places(r);
+    arena_fini(&r->memory);
     for (uint32_t i = 0; i < r->n_problems; i++) {
         free(r->problems[i].file);
         free(r->problems[i].path);
         free(r->problems[i].text);
     }
     free(r->problems);
-    free(r->places);
     free(r->file);
     free(r->text);
     free(r);
     *self = NULL;
 }
 
-/* Starts a new file: drops the places of the last one. Each problem begins with `file`. */
+/* Starts a new file: drops the document of the last one. Each problem begins with `file`. */
 static void report_begin(struct schema_report *self, const char *file)
 {
-    forget_places(self);
+    arena_fini(&self->memory);
+    self->root = NULL;
     free(self->file);
     self->file = need_text(file);
     self->quiet = false;
@@ -115,44 +202,34 @@ static const char *whole_path(const struct schema_report *self, const char *path
     return out;
 }
 
-/* Records where a path was written. */
-static void report_place(struct schema_report *self, const char *path, struct schema_place place)
+/* Returns the node at a path, or the nearest one above it. *whole: it is the node itself. NULL: there is no document. */
+static const struct node *find_node(const struct schema_report *self, const char *path, bool *whole)
 {
-    char whole[SCHEMA_MAX_PATH];
-    if (self->n_places >= MAX_PLACES)
-        return;
-    self->places = need_room(self->places, self->n_places, &self->room_places, sizeof *self->places);
-    self->places[self->n_places++] = (struct written){need_text(whole_path(self, path, whole, sizeof whole)), place};
-}
-
-static const struct written *find_written(const struct schema_report *self, const char *path, size_t length)
-{
-    for (uint32_t i = 0; i < self->n_places; i++)
-        if (strlen(self->places[i].path) == length && memcmp(self->places[i].path, path, length) == 0)
-            return &self->places[i];
-    return NULL;
+    struct step step;
+    struct node *node = self->root, *child = node;
+    for (const char *at = path; child && *at && next_step(&at, at == path, &step);) {
+        child = *find_child(node, &step);
+        node = child ? child : node;
+    }
+    *whole = child != NULL;
+    return node;
 }
 
 bool schema_is_written(const struct schema_report *self, const char *path)
 {
-    return find_written(self, path, strlen(path)) != NULL;
+    bool whole;
+    find_node(self, path, &whole);
+    return whole;
 }
 
-/* Returns the place of path, or of its nearest parent that was written. */
+/* Returns the place of path, or of its nearest parent that was written. A list or map is where its key stands. */
 static struct schema_place find_place(const struct schema_report *self, const char *path)
 {
-    size_t length = strlen(path);
-    for (;;) {
-        const struct written *written = find_written(self, path, length);
-        if (written)
-            return written->place;
-        if (length == 0)
-            return nowhere;
-        while (length > 0 && path[length - 1] != '.' && path[length - 1] != '[')
-            length--;
-        if (length > 0)
-            length--;
-    }
+    bool whole;
+    const struct node *node = find_node(self, path, &whole);
+    if (!node)
+        return nowhere;
+    return node->key && node->kind != NODE_VALUE && node->place.line < OVERRIDE_LINE ? node->key->place : node->place;
 }
 
 /* True if the paths are equal, or one is above the other. */
@@ -255,97 +332,84 @@ const char *schema_report_text(const struct schema_report *self)
     return cache->text;
 }
 
-/* ---- libyaml ---- */
+/* ---- libyaml: events become nodes. Constructs by which one place of the file stands for several values are refused ---- */
+
+struct loader {
+    struct schema_report *report;
+    const struct schema_place *at; /* the place of all nodes; NULL: their own */
+    struct node *root;
+    struct node *open[MAX_DEPTH], *keys[MAX_DEPTH]; /* lists and maps that have not ended; the last key of each map */
+    uint32_t depth, documents;
+};
 
 static struct schema_place yaml_place(yaml_mark_t mark)
 {
     return (struct schema_place){(uint32_t)mark.line + 1, (uint32_t)mark.column + 1};
 }
 
-/* Returns "a map", "a list" or "a single value". */
-static const char *yaml_kind(const yaml_node_t *node)
-{
-    return node->type == YAML_MAPPING_NODE ? "a map" : node->type == YAML_SEQUENCE_NODE ? "a list" : "a single value";
-}
-
-/* True for "key:", "key: ~" and "key: null". */
-static bool yaml_is_null(const yaml_node_t *node)
-{
-    if (node->type != YAML_SCALAR_NODE || node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE)
-        return false;
-    const char *text = (const char *)node->data.scalar.value;
-    return text[0] == '\0' || strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0;
-}
-
-/* Returns where a map keeps the value of a key, or NULL. */
-static int *yaml_find(yaml_document_t *document, const yaml_node_t *map, const char *key, size_t length)
-{
-    for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < map->data.mapping.pairs.top; pair++) {
-        const yaml_node_t *name = yaml_document_get_node(document, pair->key);
-        if (name->type == YAML_SCALAR_NODE && name->data.scalar.length == length &&
-            memcmp(name->data.scalar.value, key, length) == 0)
-            return &pair->value;
-    }
-    return NULL;
-}
-
-/* What libyaml gives is 0 if there is no memory. */
-static int yaml_need(int given)
-{
-    if (!given)
-        need_fail(sizeof(yaml_node_t));
-    return given;
-}
-
-static void yaml_open(yaml_parser_t *parser, const char *text, size_t size)
-{
-    yaml_need(yaml_parser_initialize(parser));
-    yaml_parser_set_input_string(parser, (const unsigned char *)text, size);
-    yaml_parser_set_encoding(parser, YAML_UTF8_ENCODING);
-}
-
-/* Loads a text that yaml_scan has accepted, or a constant. */
-static void yaml_load(const char *text, size_t size, yaml_document_t *document)
-{
-    yaml_parser_t parser;
-    yaml_open(&parser, text, size);
-    yaml_need(yaml_parser_load(&parser, document));
-    yaml_parser_delete(&parser);
-}
-
-/* Walks the events before the document is built: bounds the depth, and refuses constructs by which one place of the file stands
- * for several values. */
-static bool scan_event(struct schema_report *report, const yaml_event_t *event, uint32_t *depth, uint32_t *documents)
+static void refuse_marks(struct loader *self, const yaml_event_t *event, const yaml_char_t *anchor,
+                         const yaml_char_t *tag)
 {
     struct schema_place place = yaml_place(event->start_mark);
+    if (anchor)
+        report_at(self->report, place, "", "anchors and aliases (%.64s) are not supported: write the value again",
+                  (const char *)anchor);
+    if (tag)
+        report_at(self->report, place, "", "tags (%.64s) are not supported", (const char *)tag);
+}
+
+static void load_node(struct loader *self, struct node *node)
+{
+    struct node *parent = self->depth > 0 ? self->open[self->depth - 1] : NULL;
+    struct node **key = parent ? &self->keys[self->depth - 1] : NULL;
+    if (!parent) {
+        self->root = node;
+    } else if (parent->kind == NODE_MAP && !*key) {
+        *key = node;
+    } else {
+        node_add(parent, *key, node);
+        *key = NULL;
+    }
+}
+
+/* Returns false if nothing more can be read. */
+static bool load_event(struct loader *self, const yaml_event_t *event)
+{
+    struct arena *memory = &self->report->memory;
+    struct schema_place here = yaml_place(event->start_mark), place = self->at ? *self->at : here;
     switch (event->type) {
     case YAML_ALIAS_EVENT:
-        report_at(report, place, "", "aliases (*%.64s) are not supported: write the value again",
-                  (const char *)event->data.alias.anchor);
+        refuse_marks(self, event, event->data.alias.anchor, NULL);
+        load_node(self, node_value(memory, "", 0, true, place));
         return true;
     case YAML_SCALAR_EVENT:
-        if (event->data.scalar.tag)
-            report_at(report, place, "", "tags (%.64s) are not supported", (const char *)event->data.scalar.tag);
+        refuse_marks(self, event, event->data.scalar.anchor, event->data.scalar.tag);
+        load_node(self, node_value(memory, event->data.scalar.value, event->data.scalar.length,
+                                   event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE, place));
         return true;
     case YAML_DOCUMENT_START_EVENT:
-        if (++*documents == 2) {
-            report_at(report, place, "", "only one YAML document is allowed in a file");
-            return false;
-        }
-        return true;
+        if (++self->documents == 2)
+            report_at(self->report, here, "", "only one YAML document is allowed in a file");
+        return self->documents < 2;
     case YAML_SEQUENCE_START_EVENT:
-    case YAML_MAPPING_START_EVENT:
-        if (++*depth > MAX_DEPTH) {
-            report_at(report, place, "", "is nested more than %u levels deep", MAX_DEPTH);
+    case YAML_MAPPING_START_EVENT: { /* with the same fields */
+        refuse_marks(self, event, event->data.mapping_start.anchor, event->data.mapping_start.tag);
+        if (self->depth == MAX_DEPTH) {
+            report_at(self->report, here, "", "is nested more than %u levels deep", MAX_DEPTH);
             return false;
         }
+        struct node *node = node_new(memory, event->type == YAML_MAPPING_START_EVENT ? NODE_MAP : NODE_LIST, place);
+        load_node(self, node);
+        self->keys[self->depth] = NULL;
+        self->open[self->depth++] = node;
         return true;
+    }
     case YAML_SEQUENCE_END_EVENT:
     case YAML_MAPPING_END_EVENT:
-        --*depth;
+        self->depth--;
         return true;
     default:
-        return true;
+        return event->type != YAML_STREAM_END_EVENT;
     }
 }
 
@@ -361,224 +425,121 @@ static void report_syntax(struct schema_report *report, const yaml_parser_t *par
     }
 }
 
-/* Checks syntax and depth, that there is one document, and no aliases and tags. False: reported. */
-static bool yaml_scan(struct schema_report *report, const char *text, size_t size)
+/* Loads a text. A text without a value is null. NULL: reported. */
+static struct node *load(struct schema_report *report, const char *text, size_t size, const struct schema_place *at)
 {
+    struct loader self = {.report = report, .at = at};
     yaml_parser_t parser;
-    yaml_open(&parser, text, size);
-    uint32_t before = schema_report_count(report), depth = 0, documents = 0;
+    uint32_t before = schema_report_count(report);
+    if (!yaml_parser_initialize(&parser))
+        need_fail(sizeof parser);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
+    yaml_parser_set_encoding(&parser, YAML_UTF8_ENCODING);
     for (bool more = true; more;) {
         yaml_event_t event;
         if (!yaml_parser_parse(&parser, &event)) {
             report_syntax(report, &parser);
             break;
         }
-        more = event.type != YAML_STREAM_END_EVENT && scan_event(report, &event, &depth, &documents);
+        more = load_event(&self, &event);
         yaml_event_delete(&event);
     }
     yaml_parser_delete(&parser);
-    return schema_report_count(report) == before;
+    if (!self.root)
+        self.root = node_value(&report->memory, "", 0, true, at ? *at : (struct schema_place){1, 1});
+    return schema_report_count(report) == before ? self.root : NULL;
 }
 
-/* Reads at most limit + 1 bytes of a file; -1: errno is set. */
-static ssize_t slurp(const char *path, char *data, size_t limit)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? io_read(fd, data, limit + 1, IO_HERE) : -1;
-    int error = errno;
-    if (fd >= 0)
-        close(fd);
-    errno = error;
-    return size;
-}
-
-/* ---- overrides: "agent.hidden=[64, 64]" changes the document before it is read, so that values of a command line are checked like
+/* ---- overrides: "agent.hidden=[64, 64]" changes the tree before it is read, so that values of a command line are checked like
  * those of the file. Nodes from an override carry its number in place of a line. */
 
-struct override {
-    yaml_document_t *document;
-    struct schema_report *report;
-    struct schema_place place;
-};
-
-/* One part of a path: a key, or the number of an element. */
-struct step {
-    const char *name; /* NULL: an element */
-    size_t length;
-    size_t index;
-};
-
-static int override_mark(const struct override *self, int index)
+/* Loads the value of an override; NULL: reported at the override. Nothing after "=" is an empty string. */
+static struct node *override_value(struct schema_report *report, const char *override, const char *text,
+                                   const struct schema_place *place)
 {
-    yaml_document_get_node(self->document, yaml_need(index))->start_mark = (yaml_mark_t){.line = self->place.line - 1};
-    return index;
+    if (text[0] == '\0')
+        return node_value(&report->memory, "", 0, false, *place);
+    char *file = report->file;
+    report->file = need_print("override '%.200s'", override);
+    struct node *value = load(report, text, strlen(text), place);
+    free(report->file);
+    report->file = file;
+    return value;
 }
 
-static int add_scalar(const struct override *self, const char *text, size_t length, yaml_scalar_style_t style)
+/* Checks that a node can have such a child. False: reported. */
+static bool may_have(struct schema_report *report, struct schema_place place, const struct node *node,
+                     const struct step *step, const char *path, int length)
 {
-    return override_mark(self,
-                         yaml_document_add_scalar(self->document, NULL, (const yaml_char_t *)text, (int)length, style));
-}
-
-static int add_container(const struct override *self, bool list)
-{
-    return override_mark(self, list ? yaml_document_add_sequence(self->document, NULL, YAML_ANY_SEQUENCE_STYLE)
-                                    : yaml_document_add_mapping(self->document, NULL, YAML_ANY_MAPPING_STYLE));
-}
-
-/* ------------------------------------------------------------------------------------------------------------ value */
-
-/* Copies a node of another document with everything below it. yaml_scan has bounded the depth. */
-static int override_copy(const struct override *self, yaml_document_t *from, int index)
-{
-    const yaml_node_t *node = yaml_document_get_node(from, index);
-    if (node->type == YAML_SCALAR_NODE)
-        return add_scalar(self, (const char *)node->data.scalar.value, node->data.scalar.length,
-                          node->data.scalar.style);
-    int made = add_container(self, node->type == YAML_SEQUENCE_NODE);
-    if (node->type == YAML_SEQUENCE_NODE) {
-        for (int *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++)
-            yaml_need(yaml_document_append_sequence_item(self->document, made, override_copy(self, from, *item)));
-        return made;
-    }
-    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++) {
-        int key = override_copy(self, from, pair->key), value = override_copy(self, from, pair->value);
-        yaml_need(yaml_document_append_mapping_pair(self->document, made, key, value));
-    }
-    return made;
-}
-
-/* Reports a mistake in the value's YAML at the override. */
-static bool override_scan(const struct override *self, const char *override, const char *text, size_t size)
-{
-    char name[256];
-    snprintf(name, sizeof name, "override '%.200s'", override);
-    report_begin(self->report, name);
-    return yaml_scan(self->report, text, size);
-}
-
-/* Adds the value of an override as a node of the document; 0: reported. Nothing after "=" is an empty string. */
-static int override_value(const struct override *self, const char *override, const char *text)
-{
-    yaml_document_t value;
-    size_t size = strlen(text);
-    if (size == 0)
-        return add_scalar(self, "", 0, YAML_DOUBLE_QUOTED_SCALAR_STYLE);
-    if (!override_scan(self, override, text, size))
-        return 0;
-    yaml_load(text, size, &value);
-    bool empty = !yaml_document_get_root_node(&value);
-    int made = empty ? add_scalar(self, "", 0, YAML_PLAIN_SCALAR_STYLE) : override_copy(self, &value, 1);
-    yaml_document_delete(&value);
-    return made;
-}
-
-/* ------------------------------------------------------------------------------------------------------------- path */
-
-/* Takes the next part of a path. False: the path is not valid. */
-static bool next_step(const char **at, bool first, struct step *out)
-{
-    *out = (struct step){0};
-    if (**at == '[' && !first) {
-        char *end;
-        if ((*at)[1] < '0' || (*at)[1] > '9')
-            return false;
-        out->index = strtoul(*at + 1, &end, 10);
-        *at = end + 1;
-        return *end == ']' && (**at == '\0' || **at == '.' || **at == '[');
-    }
-    if (!first && *(*at)++ != '.')
-        return false;
-    out->name = *at;
-    out->length = strcspn(*at, ".[");
-    *at += out->length;
-    return out->length > 0;
-}
-
-/* Returns where a container keeps the child, or NULL. */
-static int *override_find(const struct override *self, const yaml_node_t *node, const struct step *step)
-{
-    if (!step->name) {
-        size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
-        return step->index < count ? &node->data.sequence.items.start[step->index] : NULL;
-    }
-    return yaml_find(self->document, node, step->name, step->length);
-}
-
-static void override_append(const struct override *self, int parent, const struct step *step, int child)
-{
-    int key = step->name ? add_scalar(self, step->name, step->length, YAML_PLAIN_SCALAR_STYLE) : 0;
-    yaml_need(key ? yaml_document_append_mapping_pair(self->document, parent, key, child)
-                  : yaml_document_append_sequence_item(self->document, parent, child));
-}
-
-/* Checks that the container can have such a child. False: reported. */
-static bool may_have(const struct override *self, const yaml_node_t *node, const struct step *step, const char *path,
-                     size_t length)
-{
-    if (node->type != (step->name ? YAML_MAPPING_NODE : YAML_SEQUENCE_NODE)) {
-        report_at(self->report, self->place, "", "'%.*s' is %s, not %s%s", (int)length, path, yaml_kind(node),
+    if (node->kind != (step->name ? NODE_MAP : NODE_LIST))
+        report_at(report, place, "", "'%.*s' is %s, not %s%s", length, path, kind_name(node),
                   step->name ? "a map of keys" : "a list",
-                  step->name && node->type == YAML_SEQUENCE_NODE
-                      ? ": write the number of an element behind it, from [0] on"
-                      : "");
-        return false;
-    }
-    size_t count = step->name ? 0 : (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
-    if (!step->name && step->index > count) {
-        report_at(self->report, self->place, "", "'%.*s' has no element %zu: the next one is %zu", (int)length, path,
-                  step->index, count);
-        return false;
-    }
-    return true;
+                  step->name && node->kind == NODE_LIST ? ": write the number of an element behind it, from [0] on"
+                                                        : "");
+    else if (!step->name && step->index > node->n)
+        report_at(report, place, "", "'%.*s' has no element %zu: the next one is %u", length, path, step->index,
+                  node->n);
+    else
+        return true;
+    return false;
 }
 
-/* Stores the value at the path, and makes containers that are missing on the way. */
-static void override_put(const struct override *self, const char *path, int value)
+/* Puts a child in the place of another, or behind the last one. */
+static void put_child(struct arena *memory, struct node *parent, struct node **slot, const struct step *step,
+                      struct node *child)
 {
-    int parent = 1;
+    struct node *old = *slot;
+    if (!old) {
+        node_add(parent, step->name ? node_value(memory, step->name, step->length, true, child->place) : NULL, child);
+        return;
+    }
+    child->key = old->key;
+    child->next = old->next;
+    *slot = child;
+    if (parent->end == &old->next)
+        parent->end = &child->next;
+}
+
+/* Stores the value at the path, and makes lists and maps that are missing on the way. */
+static void override_put(struct schema_report *report, const char *path, struct node *value)
+{
+    struct node *parent = report->root;
     for (const char *at = path;;) {
         struct step step;
-        size_t done = (size_t)(at - path);
+        int done = (int)(at - path);
         if (!next_step(&at, at == path, &step)) {
-            report_at(self->report, self->place, "", "'%s' is not a path such as tables[0].max_size", path);
+            report_at(report, value->place, "", "'%s' is not a path such as tables[0].max_size", path);
             return;
         }
-        const yaml_node_t *node = yaml_document_get_node(self->document, parent);
-        if (!may_have(self, node, &step, path, done))
+        if (!may_have(report, value->place, parent, &step, path, done))
             return;
+        struct node **slot = find_child(parent, &step), *child = *slot;
         bool last = *at == '\0';
-        int *slot = override_find(self, node, &step);
-        if (slot && !last && !yaml_is_null(yaml_document_get_node(self->document, *slot))) {
-            parent = *slot;
-            continue;
+        if (last || !child || is_null(child)) {
+            child = last ? value : node_new(&report->memory, *at == '[' ? NODE_LIST : NODE_MAP, value->place);
+            put_child(&report->memory, parent, slot, &step, child);
         }
-        int child = last ? value : add_container(self, *at == '[');
-        if (slot)
-            *slot = child;
-        else
-            override_append(self, parent, &step, child);
         if (last)
             return;
         parent = child;
     }
 }
 
-/* Applies overrides to a document whose root is a map. False: reported. Changes the file's name in the report. */
-static bool override_all(yaml_document_t *document, const char *const *overrides, struct schema_report *report)
+/* Applies overrides to a root that is a map. False: reported. */
+static bool override_all(struct schema_report *report)
 {
     uint32_t before = schema_report_count(report);
-    for (uint32_t i = 0; overrides[i]; i++) {
-        struct override self = {document, report, {OVERRIDE_LINE + i, 1}};
-        const char *sign = strchr(overrides[i], '=');
+    for (uint32_t i = 0; report->overrides && report->overrides[i]; i++) {
+        const char *override = report->overrides[i], *sign = strchr(override, '=');
+        const struct schema_place place = {OVERRIDE_LINE + i, 1};
         if (!sign) {
-            report_at(report, self.place, "", "has no '=': write KEY=VALUE, such as seed=7");
+            report_at(report, place, "", "has no '=': write KEY=VALUE, such as seed=7");
             continue;
         }
-        char *path = need_print("%.*s", (int)(sign - overrides[i]), overrides[i]);
-        int value = override_value(&self, overrides[i], sign + 1);
+        char *path = need_print("%.*s", (int)(sign - override), override);
+        struct node *value = override_value(report, override, sign + 1, &place);
         if (value)
-            override_put(&self, path, value);
+            override_put(report, path, value);
         free(path);
     }
     return schema_report_count(report) == before;
@@ -589,7 +550,6 @@ static bool override_all(yaml_document_t *document, const char *const *overrides
 struct schema_reader {
     const struct schema *schema;
     struct schema_report *report;
-    yaml_document_t *document;
     const char *file; /* the file being read; NULL: a text */
 };
 
@@ -598,35 +558,29 @@ struct schema_level {
     bool *seen; /* [row] the key was given, correct or not */
 };
 
-static void read_map(struct schema_reader *r, struct schema_level *level, yaml_node_t *map, const char *prefix,
+static void read_map(struct schema_reader *r, struct schema_level *level, struct node *map, const char *prefix,
                      const char *path);
 
 /* Returns the text of a scalar; NULL: the node is not a scalar, which is reported. */
-static const char *scalar_text(struct schema_reader *r, const yaml_node_t *node, const char *path)
+static const char *scalar_text(struct schema_reader *r, const struct node *node, const char *path)
 {
-    struct schema_place place = yaml_place(node->start_mark);
-    if (node->type != YAML_SCALAR_NODE) {
-        report_at(r->report, place, path, "must be a single value, not %s", yaml_kind(node));
-        return NULL;
-    }
-    const char *text = (const char *)node->data.scalar.value;
-    if (strlen(text) != node->data.scalar.length) {
-        report_at(r->report, place, path, "has a zero byte in it");
-        return NULL;
-    }
-    if (yaml_is_null(node)) {
-        report_at(r->report, place, path, "has no value");
-        return NULL;
-    }
-    return text;
+    if (node->kind != NODE_VALUE)
+        report_at(r->report, node->place, path, "must be a single value, not %s", kind_name(node));
+    else if (strlen(node->text) != node->size)
+        report_at(r->report, node->place, path, "has a zero byte in it");
+    else if (is_null(node))
+        report_at(r->report, node->place, path, "has no value");
+    else
+        return node->text;
+    return NULL;
 }
 
 /* Resolves a path of the file (not of an override) relative to the file, if it exists there. */
-static const char *beside_file(const struct schema_reader *r, const struct schema_row *row, const yaml_node_t *node,
+static const char *beside_file(const struct schema_reader *r, const struct schema_row *row, const struct node *node,
                                const char *text, char out[PATH_MAX])
 {
     if ((row->type != SCHEMA_PATH && row->type != SCHEMA_PATHS) || !r->file || !text[0] || text[0] == '/' ||
-        yaml_place(node->start_mark).line >= OVERRIDE_LINE)
+        node->place.line >= OVERRIDE_LINE)
         return text;
     char folder[PATH_MAX], joined[2 * PATH_MAX];
     snprintf(folder, sizeof folder, "%s", r->file);
@@ -636,20 +590,20 @@ static const char *beside_file(const struct schema_reader *r, const struct schem
 
 /* ------------------------------------------------------------------------------------------------------------ lists */
 
-static bool count_allowed(struct schema_reader *r, const struct schema_row *row, const yaml_node_t *node, size_t count,
+static bool count_allowed(struct schema_reader *r, const struct schema_row *row, const struct node *node,
                           const char *path)
 {
     const char *things = row->type == SCHEMA_OPTIONS || row->type == SCHEMA_TUPLES ? "keys" : "elements";
-    if (schema_row_bounded(row) && ((double)count < row->min || (double)count > row->max)) {
+    if (schema_row_bounded(row) && (node->n < row->min || node->n > row->max)) {
         char bounds[128];
         struct schema_row counted = *row;
         counted.choices = NULL; /* words such as auto stand for the whole list */
         schema_format_bounds(&counted, bounds, sizeof bounds);
-        report_at(r->report, yaml_place(node->start_mark), path, "must have %s %s, not %zu", bounds, things, count);
+        report_at(r->report, node->place, path, "must have %s %s, not %u", bounds, things, node->n);
         return false;
     }
-    if (count > MAX_LIST) {
-        report_at(r->report, yaml_place(node->start_mark), path, "has more than %u %s", MAX_LIST, things);
+    if (node->n > MAX_LIST) {
+        report_at(r->report, node->place, path, "has more than %u %s", MAX_LIST, things);
         return false;
     }
     return true;
@@ -658,15 +612,14 @@ static bool count_allowed(struct schema_reader *r, const struct schema_row *row,
 static void apply_defaults(struct schema_reader *r, struct schema_level *level, const char *prefix, const char *path,
                            struct schema_place place);
 
-static void read_kind(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, struct schema_kind *out,
+static void read_kind(struct schema_reader *r, const struct schema_row *row, struct node *node, struct schema_kind *out,
                       const char *path);
 
-static void read_element(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *element,
+static void read_element(struct schema_reader *r, const struct schema_row *row, struct node *node, void *element,
                          const char *path)
 {
     char prefix[SCHEMA_MAX_PATH], why[WHY_BYTES], whole[PATH_MAX];
-    struct schema_place place = yaml_place(node->start_mark);
-    report_place(r->report, path, place);
+    struct schema_place place = node->place;
     if (row->type == SCHEMA_KINDS) {
         read_kind(r, row, node, element, path);
         return;
@@ -674,7 +627,7 @@ static void read_element(struct schema_reader *r, const struct schema_row *row, 
     if (row->type == SCHEMA_LIST) {
         struct schema_level level = {element, need_alloc(r->schema->n_rows * sizeof(bool))};
         snprintf(prefix, sizeof prefix, "%s[]", row->path);
-        if (!yaml_is_null(node))
+        if (!is_null(node))
             read_map(r, &level, node, prefix, path);
         apply_defaults(r, &level, prefix, path, place);
         free(level.seen);
@@ -688,37 +641,34 @@ static void read_element(struct schema_reader *r, const struct schema_row *row, 
         report_at(r->report, place, path, "%s", why);
 }
 
-static void read_sequence(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
+static void read_sequence(struct schema_reader *r, const struct schema_row *row, struct node *node, void *base,
                           const char *path)
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
-    if (node->type != YAML_SEQUENCE_NODE) {
-        report_at(r->report, yaml_place(node->start_mark), path, "must be a list, not %s", yaml_kind(node));
+    if (node->kind != NODE_LIST) {
+        report_at(r->report, node->place, path, "must be a list, not %s", kind_name(node));
         return;
     }
-    size_t count = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
-    if (!count_allowed(r, row, node, count, path) || count == 0)
+    if (!count_allowed(r, row, node, path) || node->n == 0)
         return;
     size_t size = row->type == SCHEMA_LIST    ? row->elem_size
                   : row->type == SCHEMA_INTS  ? sizeof(int64_t)
                   : row->type == SCHEMA_KINDS ? sizeof(struct schema_kind)
                                               : sizeof(char *);
-    list->data = need_alloc(count * size);
-    list->count = (uint32_t)count;
-    for (size_t i = 0; i < count; i++) {
+    char *at = list->data = need_alloc(node->n * size);
+    for (struct node *element = node->first; element; element = element->next, at += size) {
         char element_path[SCHEMA_MAX_PATH];
-        snprintf(element_path, sizeof element_path, "%s[%zu]", path, i);
-        yaml_node_t *element = yaml_document_get_node(r->document, node->data.sequence.items.start[i]);
-        read_element(r, row, element, (char *)list->data + i * size, element_path);
+        snprintf(element_path, sizeof element_path, "%s[%u]", path, list->count++);
+        read_element(r, row, element, at, element_path);
     }
 }
 
 /* Reads a number in place of a list: as many empty strings. */
-static void read_count(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
+static void read_count(struct schema_reader *r, const struct schema_row *row, struct node *node, void *base,
                        const char *path)
 {
     struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
-    struct schema_place place = yaml_place(node->start_mark);
+    struct schema_place place = node->place;
     const struct schema_row number = {.type = SCHEMA_INT,
                                       .min = row->min,
                                       .max = schema_row_bounded(row) ? row->max : MAX_LIST,
@@ -740,71 +690,66 @@ static void read_count(struct schema_reader *r, const struct schema_row *row, ya
 }
 
 /* Returns the text of a list of scalars, "[a, b]", to be freed; NULL: reported. */
-static char *tuple_text(struct schema_reader *r, const yaml_node_t *node, const char *path)
+static char *tuple_text(struct schema_reader *r, const struct node *node, const char *path)
 {
-    char *text = need_text("["), *longer;
-    if (node->data.sequence.items.top - node->data.sequence.items.start > (ptrdiff_t)MAX_LIST) {
-        report_at(r->report, yaml_place(node->start_mark), path, "has more than %u elements", MAX_LIST);
-        free(text);
+    struct text out = {0};
+    if (node->n > MAX_LIST) {
+        report_at(r->report, node->place, path, "has more than %u elements", MAX_LIST);
         return NULL;
     }
-    for (int *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++) {
-        const char *word = scalar_text(r, yaml_document_get_node(r->document, *item), path);
-        longer = word ? need_print("%s%s%s", text, text[1] ? ", " : "", word) : NULL;
-        free(text);
-        if (!longer)
+    text_add(&out, "[");
+    for (const struct node *element = node->first; element; element = element->next) {
+        const char *word = scalar_text(r, element, path);
+        if (!word) {
+            text_fini(&out);
             return NULL;
-        text = longer;
+        }
+        text_add(&out, "%s%s", element == node->first ? "" : ", ", word);
     }
-    longer = need_print("%s]", text);
-    free(text);
-    return longer;
+    text_add(&out, "]");
+    return out.data;
 }
 
 /* Reads one "name: value" of a free map. */
-static void read_option(struct schema_reader *r, enum schema_type type, struct schema_list *list, yaml_node_t *key,
-                        yaml_node_t *value, const char *path)
+static void read_option(struct schema_reader *r, enum schema_type type, struct schema_list *list,
+                        const struct node *value, const char *path)
 {
+    const struct node *key = value->key;
     const char *name = scalar_text(r, key, path);
     if (!name)
         return;
     char option_path[SCHEMA_MAX_PATH];
     schema_join(option_path, sizeof option_path, path, name, strlen(name));
     if (strlen(name) > MAX_NAME) {
-        report_at(r->report, yaml_place(key->start_mark), path, "has a key of more than %u bytes", MAX_NAME);
+        report_at(r->report, key->place, path, "has a key of more than %u bytes", MAX_NAME);
         return;
     }
     rp_option *options = list->data;
     for (uint32_t i = 0; i < list->count; i++) {
         if (strcmp(options[i].name, name) == 0) {
-            report_at(r->report, yaml_place(key->start_mark), option_path, "is given twice");
+            report_at(r->report, key->place, option_path, "is given twice");
             return;
         }
     }
-    report_place(r->report, option_path, yaml_place(value->start_mark));
-    bool tuple = type == SCHEMA_TUPLES && value->type == YAML_SEQUENCE_NODE;
+    bool tuple = type == SCHEMA_TUPLES && value->kind == NODE_LIST;
     const char *scalar = tuple ? NULL : scalar_text(r, value, option_path);
     char *text = tuple ? tuple_text(r, value, option_path) : scalar ? need_text(scalar) : NULL;
     if (text)
         options[list->count++] = (rp_option){need_text(name), text};
 }
 
-static void read_options(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node,
+static void read_options(struct schema_reader *r, const struct schema_row *row, struct node *node,
                          struct schema_list *list, const char *path)
 {
-    if (node->type != YAML_MAPPING_NODE) {
-        report_at(r->report, yaml_place(node->start_mark), path, "must be a map of options, not %s", yaml_kind(node));
+    if (node->kind != NODE_MAP) {
+        report_at(r->report, node->place, path, "must be a map of options, not %s", kind_name(node));
         return;
     }
-    size_t count = (size_t)(node->data.mapping.pairs.top - node->data.mapping.pairs.start);
-    if (!count_allowed(r, row, node, count, path) || count == 0)
+    if (!count_allowed(r, row, node, path) || node->n == 0)
         return;
-    list->data = need_alloc(count * sizeof(rp_option));
-    for (size_t i = 0; i < count; i++) {
-        yaml_node_pair_t pair = node->data.mapping.pairs.start[i];
-        read_option(r, row->type, list, yaml_document_get_node(r->document, pair.key),
-                    yaml_document_get_node(r->document, pair.value), path);
-    }
+    list->data = need_alloc(node->n * sizeof(rp_option));
+    for (const struct node *value = node->first; value; value = value->next)
+        read_option(r, row->type, list, value, path);
 }
 
 /* Takes the word out of the options of a map. */
@@ -822,13 +767,13 @@ static char *take_kind(struct schema_list *options)
     return NULL;
 }
 
-static void read_kind(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, struct schema_kind *out,
+static void read_kind(struct schema_reader *r, const struct schema_row *row, struct node *node, struct schema_kind *out,
                       const char *path)
 {
     const struct schema_row options = {.type = SCHEMA_OPTIONS, .max = MAX_OPTIONS};
-    if (node->type == YAML_SEQUENCE_NODE) {
-        report_at(r->report, yaml_place(node->start_mark), path, "must be a word, or a map with a kind, not a list");
-    } else if (node->type == YAML_MAPPING_NODE) {
+    if (node->kind == NODE_LIST) {
+        report_at(r->report, node->place, path, "must be a word, or a map with a kind, not a list");
+    } else if (node->kind == NODE_MAP) {
         read_options(r, &options, node, &out->options, path);
         out->kind = take_kind(&out->options);
     } else {
@@ -841,7 +786,7 @@ static void read_kind(struct schema_reader *r, const struct schema_row *row, yam
 
 /* ------------------------------------------------------------------------------------------------------------- maps */
 
-static void read_value(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
+static void read_value(struct schema_reader *r, const struct schema_row *row, struct node *node, void *base,
                        const char *path)
 {
     char why[WHY_BYTES], whole[PATH_MAX];
@@ -857,7 +802,7 @@ static void read_value(struct schema_reader *r, const struct schema_row *row, ya
         read_kind(r, row, node, (struct schema_kind *)((char *)base + row->offset), path);
         break;
     case SCHEMA_COUNT:
-        if (node->type == YAML_SCALAR_NODE)
+        if (node->kind == NODE_VALUE)
             read_count(r, row, node, base, path);
         else
             read_sequence(r, row, node, base, path);
@@ -870,7 +815,7 @@ static void read_value(struct schema_reader *r, const struct schema_row *row, ya
         const char *text = scalar_text(r, node, path);
         if (!text || schema_set_scalar(row, beside_file(r, row, node, text, whole), base, why, sizeof why))
             break;
-        report_at(r->report, yaml_place(node->start_mark), path, "%s", why);
+        report_at(r->report, node->place, path, "%s", why);
         if (row->default_text && row->type != SCHEMA_STRING) /* so that checks do not complain of the value once more */
             schema_set_scalar(row, row->default_text, base, why, sizeof why);
         break;
@@ -920,87 +865,60 @@ static const char *find_elsewhere(const struct schema *schema, const char *prefi
     return !found && end != key ? end : found; /* an alias may stand for an option, which has no row */
 }
 
-static void report_unknown(struct schema_reader *r, const char *prefix, const char *key, struct schema_place place,
-                           const char *path)
+/* Reports an unknown key; place NULL: where its value stands. */
+static void report_unknown(struct schema_report *report, const struct schema *schema, const char *prefix,
+                           const char *key, const struct schema_place *place, const char *path)
 {
     const char *names[128];
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->schema->n_rows && n < 128; i++) {
+    for (uint32_t i = 0; i < schema->n_rows && n < 128; i++) {
         const char *name, *rest;
         size_t length;
-        if (!schema_row_below(&r->schema->rows[i], prefix, &name, &length, &rest) ||
-            schema_row_repeats(r->schema, i, prefix))
-            continue;
-        names[n++] = need_print("%.*s", (int)length, name);
+        if (schema_row_below(&schema->rows[i], prefix, &name, &length, &rest) && !schema_row_repeats(schema, i, prefix))
+            names[n++] = need_print("%.*s", (int)length, name);
     }
-    const char *near = find_elsewhere(r->schema, prefix, key);
+    const char *near = find_elsewhere(schema, prefix, key);
     if (!near)
         near = schema_nearest(key, names, n);
-    report_at(r->report, place, path, "unknown key%s%s%s", near ? " (did you mean '" : "", near ? near : "",
-              near ? "'?)" : "");
+    char *text = near ? need_print("unknown key (did you mean '%s'?)", near) : need_text("unknown key");
+    if (place)
+        report_at(report, *place, path, "%s", text);
+    else
+        schema_problem(report, path, "%s", text);
+    free(text);
     for (uint32_t i = 0; i < n; i++)
         free((char *)names[i]);
 }
 
-/* A key that was read, and its line. */
-struct key_line {
-    const struct schema_row *row;
-    uint32_t line;
-};
-
-/* A map being read. */
-struct schema_map {
-    const char *prefix; /* of its rows in the schema */
-    const char *path;   /* in the file, for messages */
-    struct key_line *keys;
-    uint32_t n_keys;
-};
-
-/* Returns the line of the key if the map has had it before, else 0. */
-static uint32_t map_add(struct schema_map *self, const struct schema_row *row, struct schema_place place)
+/* Reads one member of a map. lines: of the keys before it, for each row. */
+static void read_member(struct schema_reader *r, struct schema_level *level, struct node *value, uint32_t *lines,
+                        const char *prefix, const char *path)
 {
-    for (uint32_t i = 0; i < self->n_keys; i++)
-        if (self->keys[i].row == row)
-            return self->keys[i].line;
-    self->keys[self->n_keys++] = (struct key_line){row, place.line};
-    return 0;
-}
-
-static void read_pair(struct schema_reader *r, struct schema_level *level, yaml_node_pair_t pair,
-                      struct schema_map *map)
-{
-    const char *prefix = map->prefix, *path = map->path;
-    yaml_node_t *key = yaml_document_get_node(r->document, pair.key);
-    yaml_node_t *value = yaml_document_get_node(r->document, pair.value);
-    struct schema_place place = yaml_place(key->start_mark);
-    if (key->type != YAML_SCALAR_NODE) {
-        report_at(r->report, place, path, "a key must be a word, not %s", yaml_kind(key));
+    const struct node *key = value->key;
+    if (key->kind != NODE_VALUE) {
+        report_at(r->report, key->place, path, "a key must be a word, not %s", kind_name(key));
         return;
     }
-    const char *name = (const char *)key->data.scalar.value;
     char below[SCHEMA_MAX_PATH], key_path[SCHEMA_MAX_PATH];
-    schema_join(key_path, sizeof key_path, path, name, strnlen(name, MAX_NAME));
+    schema_join(key_path, sizeof key_path, path, key->text, strnlen(key->text, MAX_NAME));
     bool group = false;
-    const struct schema_row *row = find_row(r->schema, prefix, name, &group);
+    const struct schema_row *row = find_row(r->schema, prefix, key->text, &group);
     if (!row) {
-        report_unknown(r, prefix, name, place, key_path);
+        report_unknown(r->report, r->schema, prefix, key->text, &key->place, key_path);
         return;
     }
-    uint32_t line = map_add(map, row, place);
-    if (line) {
-        report_at(r->report, place, key_path, "is given twice (first on line %u)", line);
+    uint32_t *line = &lines[row - r->schema->rows];
+    if (*line) {
+        report_at(r->report, key->place, key_path, "is given twice (first on line %u)", *line);
         return;
     }
-    struct schema_place value_place = yaml_place(value->start_mark);
-    if ((!group && value->type == YAML_SCALAR_NODE) || value_place.line >= OVERRIDE_LINE)
-        place = value_place;
-    report_place(r->report, key_path, place);
+    *line = key->place.line;
     /* An empty group or list, such as one whose lines are all commented out, counts as absent. */
     bool scalar = !group && row->type <= SCHEMA_ENUM;
-    if (yaml_is_null(value) && !scalar)
+    if (is_null(value) && !scalar)
         return;
     if (group) {
-        schema_join(below, sizeof below, prefix, name, strlen(name));
+        schema_join(below, sizeof below, prefix, key->text, key->size);
         read_map(r, level, value, below, key_path);
         return;
     }
@@ -1008,17 +926,17 @@ static void read_pair(struct schema_reader *r, struct schema_level *level, yaml_
     read_value(r, row, value, level->base, key_path);
 }
 
-static void read_map(struct schema_reader *r, struct schema_level *level, yaml_node_t *map, const char *prefix,
+static void read_map(struct schema_reader *r, struct schema_level *level, struct node *map, const char *prefix,
                      const char *path)
 {
-    if (map->type != YAML_MAPPING_NODE) {
-        report_at(r->report, yaml_place(map->start_mark), path, "must be a map of keys, not %s", yaml_kind(map));
+    if (map->kind != NODE_MAP) {
+        report_at(r->report, map->place, path, "must be a map of keys, not %s", kind_name(map));
         return;
     }
-    struct schema_map self = {prefix, path, need_alloc(r->schema->n_rows * sizeof(struct key_line)), 0};
-    for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < map->data.mapping.pairs.top; pair++)
-        read_pair(r, level, *pair, &self);
-    free(self.keys);
+    uint32_t *lines = need_alloc(r->schema->n_rows * sizeof *lines);
+    for (struct node *value = map->first; value; value = value->next)
+        read_member(r, level, value, lines, prefix, path);
+    free(lines);
 }
 
 /* --------------------------------------------------------------------------------------------------------- defaults */
@@ -1038,15 +956,10 @@ static void apply_default(struct schema_reader *r, const struct schema_row *row,
         free(plain);
         return;
     }
-    yaml_document_t document;
-    if (text[0] == '\0')
-        return;
-    yaml_load(text, strlen(text), &document);
-    struct schema_reader inner = {r->schema, r->report, &document, NULL};
-    yaml_node_t *node = yaml_document_get_root_node(&document);
+    struct schema_reader inner = {r->schema, r->report, NULL};
+    struct node *node = text[0] ? load(r->report, text, strlen(text), NULL) : NULL;
     if (node)
         read_value(&inner, row, node, base, path);
-    yaml_document_delete(&document);
 }
 
 static void apply_defaults(struct schema_reader *r, struct schema_level *level, const char *prefix, const char *path,
@@ -1078,26 +991,18 @@ void schema_read_options(const struct schema *schema, const struct schema_list *
                          struct schema_report *report)
 {
     const rp_option *given = options->data;
-    const char *names[MAX_OPTIONS] = {0};
     char why[WHY_BYTES], at[SCHEMA_MAX_PATH];
-    for (uint32_t i = 0; i < schema->n_rows; i++) {
-        names[i] = schema->rows[i].path;
+    for (uint32_t i = 0; i < schema->n_rows; i++)
         schema_set_scalar(&schema->rows[i], schema->rows[i].default_text, root, why, sizeof why);
-    }
     for (uint32_t k = 0; k < options->count; k++) {
         uint32_t i = 0;
         while (i < schema->n_rows && strcmp(schema->rows[i].path, given[k].name) != 0)
             i++;
         schema_join(at, sizeof at, path, given[k].name, strlen(given[k].name));
-        if (i < schema->n_rows) {
-            if (!schema_set_scalar(&schema->rows[i], given[k].value, root, why, sizeof why))
-                schema_problem(report, at, "%s", why);
-            continue;
-        }
-        const char *near = find_elsewhere(schema, "", given[k].name);
-        near = near ? near : schema_nearest(given[k].name, names, schema->n_rows);
-        schema_problem(report, at, "unknown key%s%s%s", near ? " (did you mean '" : "", near ? near : "",
-                       near ? "'?)" : "");
+        if (i == schema->n_rows)
+            report_unknown(report, schema, "", given[k].name, NULL, at);
+        else if (!schema_set_scalar(&schema->rows[i], given[k].value, root, why, sizeof why))
+            schema_problem(report, at, "%s", why);
     }
 }
 
@@ -1115,62 +1020,29 @@ bool schema_next(const char **at, char *out, size_t size)
 
 /* ------------------------------------------------------------------------------------------------------ whole texts */
 
-/* Loads the document of a text that yaml_scan has accepted. False: reported. */
-static bool open_document(struct schema_report *report, const char *text, size_t size, yaml_document_t *document)
+/* Gives the root, or the value of the section's key. NULL: reported. */
+static struct node *find_section(const struct schema_reader *r, const char *section)
 {
-    if (size > MAX_FILE) {
-        report_at(report, nowhere, "", "is larger than %u KiB", MAX_FILE / 1024);
-        return false;
-    }
-    if (!yaml_scan(report, text, size))
-        return false;
-    yaml_load(text, size, document);
-    return true;
-}
-
-/* Applies the overrides. An empty document becomes an empty map first. */
-static bool apply_overrides(yaml_document_t *document, const char *const *overrides, struct schema_report *report)
-{
-    const yaml_node_t *node = yaml_document_get_root_node(document);
-    if (!overrides || !overrides[0])
-        return true;
-    if (!node || yaml_is_null(node)) {
-        yaml_document_delete(document);
-        yaml_load("{}", 2, document);
-        node = yaml_document_get_root_node(document);
-    }
-    /* The reader reports a root that is not a map. */
-    return node->type != YAML_MAPPING_NODE || override_all(document, overrides, report);
-}
-
-/* Gives the root, or the value of the section's key; NULL counts as an empty map. False: reported. */
-static bool find_section(const struct schema_reader *r, const char *section, yaml_node_t **out)
-{
-    yaml_node_t *node = yaml_document_get_root_node(r->document);
-    *out = node;
+    struct node *node = r->report->root;
     if (!section)
-        return true;
-    bool map = node && node->type == YAML_MAPPING_NODE;
-    const int *slot = map ? yaml_find(r->document, node, section, strlen(section)) : NULL;
-    *out = slot ? yaml_document_get_node(r->document, *slot) : NULL;
-    if (*out)
-        return true;
-    report_at(r->report, nowhere, "", "has no section '%s'", section);
-    return false;
+        return node;
+    const struct step step = {.name = section, .length = strlen(section)};
+    struct node *found = node->kind == NODE_MAP ? *find_child(node, &step) : NULL;
+    if (!found)
+        report_at(r->report, nowhere, "", "has no section '%s'", section);
+    return found;
 }
 
-static bool fill(struct schema_reader *r, const char *section, void *root)
+static void fill(struct schema_reader *r, const char *section, void *root)
 {
-    yaml_node_t *node;
-    if (!find_section(r, section, &node))
-        return false;
-    const struct schema_place top = section && node ? yaml_place(node->start_mark) : (struct schema_place){1, 1};
+    struct node *node = find_section(r, section);
+    if (!node)
+        return;
     struct schema_level level = {root, need_alloc(r->schema->n_rows * sizeof(bool))};
     schema_report_within(r->report, section);
-    report_place(r->report, "", top);
-    if (node && !yaml_is_null(node))
+    if (!is_null(node))
         read_map(r, &level, node, "", "");
-    apply_defaults(r, &level, "", "", top);
+    apply_defaults(r, &level, "", "", node->place);
     free(level.seen);
     if (r->schema->check) {
         r->report->quiet = true;
@@ -1178,26 +1050,37 @@ static bool fill(struct schema_reader *r, const char *section, void *root)
         r->report->quiet = false;
     }
     schema_report_within(r->report, NULL);
-    return true;
+}
+
+/* Loads the document with its overrides. A document without a value is an empty map. False: reported. */
+static bool open_document(struct schema_report *report, const char *text, size_t size)
+{
+    const struct schema_place top = {1, 1};
+    if (size > MAX_FILE) {
+        report_at(report, nowhere, "", "is larger than %u KiB", MAX_FILE / 1024);
+        return false;
+    }
+    report->root = load(report, text, size, NULL);
+    if (!report->root)
+        return false;
+    if (is_null(report->root))
+        report->root = node_new(&report->memory, NODE_MAP, top);
+    if (report->root->kind != NODE_MAP)
+        return true; /* the reader reports it */
+    report->root->place = top;
+    return override_all(report);
 }
 
 static bool read_bytes(const struct schema *schema, const struct schema_source *source, const char *text, size_t size,
                        void *root, struct schema_report *report)
 {
-    const char *name = source->file ? source->file : source->name;
-    report_begin(report, name);
     uint32_t before = schema_report_count(report);
-    yaml_document_t document;
-    if (!open_document(report, text, size, &document))
-        return false;
-    struct schema_reader r = {schema, report, &document, source->file};
+    struct schema_reader r = {schema, report, source->file};
+    report_begin(report, source->file ? source->file : source->name);
     report->overrides = source->overrides;
-    if (apply_overrides(&document, source->overrides, report)) {
-        report_begin(report, name);
+    if (open_document(report, text, size))
         fill(&r, source->section, root);
-    }
     report->overrides = NULL;
-    yaml_document_delete(&document);
     if (schema_report_count(report) == before)
         return true;
     schema_free(schema, root);
@@ -1212,12 +1095,13 @@ bool schema_read(const struct schema *schema, const struct schema_source *source
     if (!source->file)
         return read_bytes(schema, source, text, strlen(text), root, report);
     char *data = need_alloc(MAX_FILE + 1);
-    ssize_t size = slurp(source->file, data, MAX_FILE);
-    bool ok = false;
-    if (size >= 0) {
-        ok = read_bytes(schema, source, data, (size_t)size, root, report);
-    } else {
-        int error = errno;
+    int fd = open(source->file, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd >= 0 ? io_read(fd, data, MAX_FILE + 1, IO_HERE) : -1;
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    bool ok = size >= 0 && read_bytes(schema, source, data, (size_t)size, root, report);
+    if (size < 0) {
         report_begin(report, source->file);
         report_at(report, nowhere, "", "cannot be read: %s", strerror(error));
     }

@@ -1,5 +1,6 @@
 /* Reads and writes numbers with units, and finds the nearest name for "did you mean". No YAML here, so that the client library
  * and command lines can use it. */
+#include <float.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
@@ -45,13 +46,10 @@ static const struct unit time_units[] = {
     {NULL, 0},
 };
 
-/* A decimal number in parts: digits * 10^exponent, and the text after it. */
-struct decimal {
-    bool negative;
-    bool many; /* more digits than an integer can have */
-    uint64_t digits;
-    int exponent;
-    char text[NUMBER_BYTES]; /* without underscores, for strtod */
+/* A decimal number, and the text after it. */
+struct amount {
+    char plain[NUMBER_BYTES]; /* without underscores */
+    long double value;        /* has 64 bits or more, so that whole numbers are exact */
     const char *unit;
 };
 
@@ -60,98 +58,46 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Copies digits to d->text and adds their value. Allows "1_000", but not "1__0" and "1_". */
-static enum schema_units take_digits(const char **at, struct decimal *d, size_t *n, int *count)
+/* Numbers are written in the C locale, whatever the locale of the program is. The C library has it without memory. */
+static locale_t c_locale(void)
 {
-    const char *p = *at;
-    *count = 0;
-    while (is_digit(*p) || (*p == '_' && *count > 0 && is_digit(p[1]))) {
-        if (*p != '_') {
-            if (*n + 16 >= sizeof d->text)
-                return UNITS_LARGE;
-            uint64_t digit = (uint64_t)(*p - '0');
-            if (d->digits > (UINT64_MAX - digit) / 10)
-                d->many = true;
-            else
-                d->digits = d->digits * 10 + digit;
-            d->text[(*n)++] = *p;
-            (*count)++;
-        }
-        p++;
-    }
-    *at = p;
-    return UNITS_OK;
+    return newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-static void take_exponent(const char **at, struct decimal *d, size_t *n)
+/* Allows "1_000", but not "1__0" and "1_". */
+static enum schema_units take_amount(const char *text, struct amount *out)
 {
-    const char *p = *at;
-    if (*p != 'e' && *p != 'E')
-        return;
-    const char *q = p + 1;
-    bool negative = *q == '-';
-    if (*q == '-' || *q == '+')
-        q++;
-    if (!is_digit(*q))
-        return;
-    int value = 0;
-    for (; is_digit(*q); q++)
-        value = value < 1000 ? value * 10 + (*q - '0') : value;
-    *n += (size_t)snprintf(d->text + *n, sizeof d->text - *n, "e%d", negative ? -value : value);
-    d->exponent += negative ? -value : value;
-    *at = q;
-}
-
-static enum schema_units take_decimal(const char *text, struct decimal *d)
-{
-    *d = (struct decimal){.negative = *text == '-'};
     size_t n = 0;
-    int whole, fraction = 0;
-    const char *p = text;
-    if (d->negative)
-        d->text[n++] = '-';
-    if (*p == '-' || *p == '+')
-        p++;
-    enum schema_units result = take_digits(&p, d, &n, &whole);
-    if (result == UNITS_OK && *p == '.') {
-        p++;
-        d->text[n++] = '.';
-        result = take_digits(&p, d, &n, &fraction);
-        d->exponent = -fraction;
+    char *end;
+    for (const char *p = text; *p && strchr("+-.0123456789eE_", *p); p++) {
+        if (n + 1 == sizeof out->plain)
+            return UNITS_LARGE;
+        if (*p != '_')
+            out->plain[n++] = *p;
+        else if (p == text || !is_digit(p[-1]) || !is_digit(p[1]))
+            break;
     }
-    if (result != UNITS_OK)
-        return result;
-    if (whole + fraction == 0)
+    out->plain[n] = '\0';
+    out->value = strtold_l(out->plain, &end, c_locale());
+    if (end == out->plain)
         return UNITS_BAD;
-    take_exponent(&p, d, &n);
-    d->text[n] = '\0';
-    while (*p == ' ')
-        p++;
-    d->unit = p;
+    out->unit = text;
+    for (size_t left = (size_t)(end - out->plain); left > 0; out->unit++)
+        left -= *out->unit != '_';
+    out->unit += strspn(out->unit, " ");
     return UNITS_OK;
 }
 
-/* Computes digits * factor * 10^exponent as an integer; a fraction is rounded, or an error. */
-static enum schema_units to_integer(const struct decimal *d, int64_t factor, bool exact, int64_t *out)
+/* Computes value * factor as an integer; a fraction is rounded, or an error. Multiplied decimal fractions have a rounding error of
+ * their own. */
+static enum schema_units to_integer(const struct amount *amount, int64_t factor, bool exact, int64_t *out)
 {
-    __extension__ typedef unsigned __int128 wide;
-    wide value = (wide)d->digits * (uint64_t)factor;
-    if (d->many)
+    long double value = amount->value * (long double)factor, whole = roundl(value);
+    if (!(whole >= -9223372036854775808.0L && whole < 9223372036854775808.0L))
         return UNITS_LARGE;
-    for (int e = d->exponent; e > 0 && value != 0; e--) {
-        if (value > (wide)INT64_MAX)
-            return UNITS_LARGE;
-        value *= 10;
-    }
-    wide divisor = 1;
-    for (int e = d->exponent; e < 0 && divisor <= value * 10 + 1; e++)
-        divisor *= 10;
-    if (exact && value % divisor != 0)
+    if (exact && fabsl(value - whole) > 2 * LDBL_EPSILON * fabsl(value))
         return UNITS_FRACTION;
-    value = (value + divisor / 2) / divisor;
-    if (value > (wide)INT64_MAX + d->negative)
-        return UNITS_LARGE;
-    *out = (int64_t)(d->negative ? -(uint64_t)value : (uint64_t)value);
+    *out = (int64_t)whole;
     return UNITS_OK;
 }
 
@@ -166,28 +112,25 @@ static const struct unit *unit_by_name(const struct unit *units, const char *nam
 
 enum schema_units schema_units_int(const char *text, int64_t *out)
 {
-    struct decimal d;
-    enum schema_units result = take_decimal(text, &d);
+    struct amount amount;
+    enum schema_units result = take_amount(text, &amount);
     if (result != UNITS_OK)
         return result;
-    const struct unit *unit = unit_by_name(count_units, d.unit, false);
-    return unit ? to_integer(&d, unit->factor, true, out) : UNITS_UNKNOWN;
+    const struct unit *unit = unit_by_name(count_units, amount.unit, false);
+    return unit ? to_integer(&amount, unit->factor, true, out) : UNITS_UNKNOWN;
 }
 
 /* Reads bytes or a time: not negative; a fraction of the smallest unit is rounded. */
 static enum schema_units quantity(const char *text, const struct unit *units, bool fold, int64_t *out)
 {
-    struct decimal d;
-    enum schema_units result = take_decimal(text, &d);
+    struct amount amount;
+    enum schema_units result = take_amount(text, &amount);
     if (result != UNITS_OK)
         return result;
-    const struct unit *unit = unit_by_name(units, d.unit, fold);
+    const struct unit *unit = unit_by_name(units, amount.unit, fold);
     if (!unit)
-        return d.unit[0] == '\0' ? UNITS_MISSING : UNITS_UNKNOWN;
-    if (d.negative && d.digits != 0)
-        return UNITS_NEGATIVE;
-    d.negative = false;
-    return to_integer(&d, unit->factor, false, out);
+        return amount.unit[0] == '\0' ? UNITS_MISSING : UNITS_UNKNOWN;
+    return amount.value < 0 ? UNITS_NEGATIVE : to_integer(&amount, unit->factor, false, out);
 }
 
 enum schema_units schema_units_bytes(const char *text, int64_t *out)
@@ -200,17 +143,6 @@ enum schema_units schema_units_time(const char *text, int64_t *out_ns)
     return quantity(text, time_units, false, out_ns);
 }
 
-/* strtod in the C locale, whatever the locale of the program is. */
-static double decimal_value(const char *text)
-{
-    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (plain == (locale_t)0)
-        return strtod(text, NULL);
-    double value = strtod_l(text, NULL, plain);
-    freelocale(plain);
-    return value;
-}
-
 enum schema_units schema_units_real(const char *text, double *out)
 {
     const char *p = text + (*text == '-' || *text == '+');
@@ -218,14 +150,14 @@ enum schema_units schema_units_real(const char *text, double *out)
         *out = *text == '-' ? -INFINITY : INFINITY;
         return UNITS_OK;
     }
-    struct decimal d;
-    enum schema_units result = take_decimal(text, &d);
+    struct amount amount;
+    enum schema_units result = take_amount(text, &amount);
     if (result != UNITS_OK)
         return result;
-    const struct unit *unit = unit_by_name(count_units, d.unit, false);
+    const struct unit *unit = unit_by_name(count_units, amount.unit, false);
     if (!unit)
         return UNITS_UNKNOWN;
-    double value = decimal_value(d.text) * (double)unit->factor;
+    double value = strtod_l(amount.plain, NULL, c_locale()) * (double)unit->factor;
     if (isinf(value))
         return UNITS_LARGE;
     *out = value;
@@ -289,7 +221,7 @@ void schema_format_real(double value, char *out, size_t size)
         char *comma = strchr(out, ',');
         if (comma)
             *comma = '.';
-        if (decimal_value(out) == value)
+        if (strtod_l(out, NULL, c_locale()) == value)
             return;
     }
 }

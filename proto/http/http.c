@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <isa-l/igzip_lib.h>
 #include <microhttpd.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,24 +22,20 @@
 
 /* A browser uses six connections; a few browsers, a scraper and some curious people fit. */
 #define CONNECTIONS 64u
+/* More that may be open until libmicrohttpd has closed those that were cut. */
+#define SPARE 32u
 #define TIMEOUT_S 10u
 #define BODY_MOST 65536u
 #define MEMORY_PER_CONNECTION (32u * 1024u)
+#define DRAIN_NS NS_PER_S
 
 /* ---- connections ----
  *
- * The connections of a server, and how long each may take: libmicrohttpd's own timeout begins anew with every byte, so a client
- * that sends a byte a second could keep a connection for hours. A thread cuts connections whose time is over. When most of the
- * connections that the server takes are in use, those that wait for a request have little time, and each reply ends its
- * connection: whoever holds many connections cannot keep others out for long. */
+ * When all connections are in use, a further one takes the place of the one that has waited longest for a request. An answer that is not
+ * read within ANSWER_NS counts as such a wait, or the one that has taken longest goes if there is nothing else. So whoever holds many
+ * connections cannot keep others out. */
 
-/* Most time for a request to arrive, and for its answer to be made and read. In a crowd a request has the time of a few round
- * trips. */
-static const struct patience {
-    int64_t request_ns, answer_ns;
-} calm = {10 * NS_PER_S, 30 * NS_PER_S}, crowd = {NS_PER_S / 2, 10 * NS_PER_S};
-#define DRAIN_NS NS_PER_S
-#define LOOK_NS (NS_PER_S / 4)
+#define ANSWER_NS (10 * NS_PER_S)
 
 struct link {
     struct link *next, **prev;
@@ -49,60 +46,26 @@ struct link {
 
 struct links {
     pthread_mutex_t mutex; /* of everything below */
-    pthread_cond_t changed;
     struct link *first;
     uint32_t n; /* connections */
-    bool stop;
-    pthread_t thread;
-    bool started;
 };
 
-static bool is_crowded(const struct links *self)
+static int64_t waits_from(const struct link *self)
 {
-    return self->n >= CONNECTIONS - CONNECTIONS / 4;
+    return self->since_ns + (self->answers ? ANSWER_NS : 0);
 }
 
 /* A connection leaves the list before libmicrohttpd closes its descriptor, so a descriptor in the list is open. */
-static void cut_late(struct links *self)
+static void cut_oldest(struct links *self)
 {
-    const struct patience *patience = is_crowded(self) ? &crowd : &calm;
-    int64_t now_ns = clock_ns();
+    struct link *oldest = NULL;
     for (struct link *link = self->first; link; link = link->next)
-        if (now_ns - link->since_ns >= (link->answers ? patience->answer_ns : patience->request_ns) && !link->cut) {
-            link->cut = true;
-            shutdown(link->fd, SHUT_RDWR);
-        }
-}
-
-static void *links_thread(void *arg)
-{
-    struct links *self = arg;
-    pthread_setname_np(pthread_self(), "http");
-    pthread_mutex_lock(&self->mutex);
-    while (!self->stop) {
-        int64_t at = clock_ns() + LOOK_NS;
-        struct timespec until = {at / NS_PER_S, at % NS_PER_S};
-        if (self->first)
-            pthread_cond_timedwait(&self->changed, &self->mutex, &until);
-        else
-            pthread_cond_wait(&self->changed, &self->mutex);
-        cut_late(self);
-    }
-    pthread_mutex_unlock(&self->mutex);
-    return NULL;
-}
-
-/* False: there is no thread. */
-static bool links_start(struct links *self)
-{
-    pthread_condattr_t attributes;
-    pthread_mutex_init(&self->mutex, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* the wall clock may jump */
-    pthread_cond_init(&self->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    self->started = pthread_create(&self->thread, NULL, links_thread, self) == 0;
-    return self->started;
+        if (!link->cut && (!oldest || waits_from(link) < waits_from(oldest)))
+            oldest = link;
+    if (!oldest)
+        return;
+    oldest->cut = true;
+    shutdown(oldest->fd, SHUT_RDWR);
 }
 
 static bool answers_any(struct links *self)
@@ -123,31 +86,17 @@ static void links_drain(struct links *self)
         nanosleep(&moment, NULL);
 }
 
-/* There are no connections any more. */
-static void links_stop(struct links *self)
-{
-    if (!self->started)
-        return;
-    pthread_mutex_lock(&self->mutex);
-    self->stop = true;
-    pthread_cond_signal(&self->changed);
-    pthread_mutex_unlock(&self->mutex);
-    pthread_join(self->thread, NULL);
-    self->started = false;
-}
-
 static struct link *add(struct links *self, struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct link *link = info ? need_alloc(sizeof *link) : NULL;
     if (!link)
         return NULL; /* it has libmicrohttpd's own timeout */
+    if (self->n++ >= CONNECTIONS)
+        cut_oldest(self);
     *link = (struct link){.next = self->first, .prev = &self->first, .fd = info->connect_fd, .since_ns = clock_ns()};
-    self->n++;
     if (link->next)
         link->next->prev = &link->next;
-    else
-        pthread_cond_signal(&self->changed);
     self->first = link;
     return link;
 }
@@ -189,14 +138,6 @@ static void links_answers(struct links *self, struct MHD_Connection *connection,
     link->since_ns = clock_ns();
     link->answers = answers;
     pthread_mutex_unlock(&self->mutex);
-}
-
-static bool links_crowded(struct links *self)
-{
-    pthread_mutex_lock(&self->mutex);
-    bool crowded = is_crowded(self);
-    pthread_mutex_unlock(&self->mutex);
-    return crowded;
 }
 
 /* ---- the server ---- */
@@ -408,8 +349,7 @@ static void *compress_body(struct MHD_Connection *connection, const char *body, 
 }
 
 /* allow: the methods that a reply with status 405 names, otherwise NULL. */
-static enum MHD_Result send_reply(struct http *self, struct MHD_Connection *connection, struct http_reply *reply,
-                                  const char *allow)
+static enum MHD_Result send_reply(struct MHD_Connection *connection, struct http_reply *reply, const char *allow)
 {
     const char *body = reply->data ? reply->data : text_get(&reply->text);
     size_t size = reply->data ? reply->size : strlen(body);
@@ -439,19 +379,16 @@ static enum MHD_Result send_reply(struct http *self, struct MHD_Connection *conn
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
     if (allow)
         MHD_add_response_header(response, "Allow", allow);
-    if (links_crowded(&self->links))
-        MHD_add_response_header(response, "Connection", "close");
     enum MHD_Result result = MHD_queue_response(connection, reply->status ? reply->status : 200, response);
     MHD_destroy_response(response);
     return result;
 }
 
-static enum MHD_Result refuse(struct http *self, struct MHD_Connection *connection, uint32_t status, const char *text,
-                              const char *allow)
+static enum MHD_Result refuse(struct MHD_Connection *connection, uint32_t status, const char *text, const char *allow)
 {
     struct http_reply reply = {0};
     http_fail(&reply, status, "%s", text);
-    return send_reply(self, connection, &reply, allow);
+    return send_reply(connection, &reply, allow);
 }
 
 static void take_body(struct upload *upload, const char *data, size_t size)
@@ -482,7 +419,7 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
     }
     links_answers(&self->links, connection, true);
     if (upload->too_large)
-        return refuse(self, connection, 413, "the request is too large", NULL);
+        return refuse(connection, 413, "the request is too large", NULL);
     struct target target = {0};
     struct http_part parts[] = {self->options.part, self->options.further};
     if (self->options.mount)
@@ -490,7 +427,7 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
     find(&parts[0], method, url, &target);
     find(&parts[1], method, url, &target);
     if (!target.route)
-        return refuse(self, connection, target.allow ? 405 : 404,
+        return refuse(connection, target.allow ? 405 : 404,
                       target.allow ? "this method is not for this path" : "there is nothing here", target.allow);
     struct http_request request = {.connection = connection,
                                    .path = target.rest,
@@ -500,7 +437,7 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
     request.trusted = self->token[0] && has_token(&request, self->token);
     if (allow(self, &request, &target, &reply))
         target.route->handle(target.ctx, &request, &reply);
-    return send_reply(self, connection, &reply, NULL);
+    return send_reply(connection, &reply, NULL);
 }
 
 static void forget(void *ctx, struct MHD_Connection *connection, void **state, enum MHD_RequestTerminationCode code)
@@ -517,82 +454,64 @@ static void forget(void *ctx, struct MHD_Connection *connection, void **state, e
 
 /* ---- the address ---- */
 
-union address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-};
-
-/* "127.0.0.1:80", "[::1]:80", "localhost:80". */
-static bool parse_address(const char *text, union address *out, socklen_t *size)
+/* Reads "127.0.0.1:80", "[::1]:80", "localhost:80", "*:80". NULL: it is no address; otherwise for freeaddrinfo. */
+static struct addrinfo *parse_address(const char *text)
 {
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
     char host[HTTP_ADDRESS];
     const char *colon = strrchr(text, ':');
-    char *end;
-    if (!colon || (size_t)(colon - text) >= sizeof host)
-        return false;
-    unsigned long port = strtoul(colon + 1, &end, 10);
-    if (colon[1] < '0' || colon[1] > '9' || *end || port > 65535)
-        return false;
-    snprintf(host, sizeof host, "%.*s", (int)(colon - text), text);
-    *out = (union address){0};
-    size_t length = strlen(host);
-    if (length > 1 && host[0] == '[' && host[length - 1] == ']') {
-        host[length - 1] = '\0';
-        out->v6.sin6_family = AF_INET6;
-        out->v6.sin6_port = htons((uint16_t)port);
-        *size = sizeof out->v6;
-        return inet_pton(AF_INET6, host + 1, &out->v6.sin6_addr) == 1;
-    }
-    out->v4.sin_family = AF_INET;
-    out->v4.sin_port = htons((uint16_t)port);
-    *size = sizeof out->v4;
+    struct addrinfo *found = NULL;
+    if (!colon || (size_t)(colon - text) >= sizeof host || strspn(colon + 1, "0123456789") != strlen(colon + 1) ||
+        !colon[1] || strtoul(colon + 1, NULL, 10) > 65535)
+        return NULL;
+    bool v6 = text[0] == '[' && colon[-1] == ']';
+    snprintf(host, sizeof host, "%.*s", (int)(colon - text) - 2 * v6, text + v6);
     const char *name = strcmp(host, "localhost") == 0 ? "127.0.0.1" : strcmp(host, "*") == 0 ? "0.0.0.0" : host;
-    return inet_pton(AF_INET, name, &out->v4.sin_addr) == 1;
+    struct in6_addr any; /* getaddrinfo alone takes "127.1", too, and "0" */
+    return inet_pton(v6 ? AF_INET6 : AF_INET, name, &any) == 1 && getaddrinfo(name, colon + 1, &hints, &found) == 0
+               ? found
+               : NULL;
 }
 
 bool http_is_loopback(const char *address)
 {
-    union address parsed;
-    socklen_t size;
-    if (!parse_address(address, &parsed, &size))
+    struct addrinfo *parsed = parse_address(address);
+    if (!parsed)
         return false;
-    return parsed.any.sa_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&parsed.v6.sin6_addr)
-                                            : (ntohl(parsed.v4.sin_addr.s_addr) >> 24) == 127;
-}
-
-static void write_address(char *out, size_t size, const union address *address)
-{
-    char host[INET6_ADDRSTRLEN] = "";
-    bool v6 = address->any.sa_family == AF_INET6;
-    inet_ntop(address->any.sa_family, v6 ? (const void *)&address->v6.sin6_addr : &address->v4.sin_addr, host,
-              sizeof host);
-    snprintf(out, size, "%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "",
-             ntohs(v6 ? address->v6.sin6_port : address->v4.sin_port));
+    const void *at = parsed->ai_addr;
+    bool loopback = parsed->ai_family == AF_INET6
+                        ? IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr)
+                        : (ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24) == 127;
+    freeaddrinfo(parsed);
+    return loopback;
 }
 
 /* Returns a listening socket; -1 with err set. */
 static int listen_at(struct http *self, rp_error *err)
 {
-    union address address;
-    socklen_t size;
     const char *text = self->options.address;
-    if (!parse_address(text, &address, &size)) {
+    struct addrinfo *address = parse_address(text);
+    if (!address) {
         err_set(err, RP_INVALID_ARGUMENT, "'%.100s' is no address for HTTP: write one like 127.0.0.1:8080", text);
         return -1;
     }
-    int one = 1, fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int one = 1, fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0)
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (fd < 0 || bind(fd, &address.any, size) != 0 || listen(fd, 128) != 0 ||
-        getsockname(fd, &address.any, &size) != 0) {
+    if (fd < 0 || bind(fd, address->ai_addr, address->ai_addrlen) != 0 || listen(fd, 128) != 0 ||
+        getsockname(fd, address->ai_addr, &address->ai_addrlen) != 0) {
         err_set(err, RP_IO, "%s cannot be bound for HTTP: %s", text, strerror(errno));
         if (fd >= 0)
             close(fd);
-        return -1;
+        fd = -1;
+    } else {
+        char host[NI_MAXHOST] = "", port[8] = "";
+        getnameinfo(address->ai_addr, address->ai_addrlen, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV);
+        snprintf(self->address, sizeof self->address, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+        self->loopback = http_is_loopback(self->address);
     }
-    write_address(self->address, sizeof self->address, &address);
-    self->loopback = http_is_loopback(self->address);
+    freeaddrinfo(address);
     return fd;
 }
 
@@ -601,6 +520,7 @@ static int listen_at(struct http *self, rp_error *err)
 struct http *http_start(const struct http_options *options, rp_error *err)
 {
     struct http *self = need_alloc(sizeof *self);
+    pthread_mutex_init(&self->links.mutex, NULL);
     self->token = need_text(options->token ? options->token : "");
     self->options = *options;
     int fd = listen_at(self, err);
@@ -609,13 +529,12 @@ struct http *http_start(const struct http_options *options, rp_error *err)
         return NULL;
     }
     uint32_t threads = options->threads > 1 ? options->threads : 0;
-    if (links_start(&self->links))
-        self->daemon = MHD_start_daemon(
-            MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, self, MHD_OPTION_LISTEN_SOCKET, fd,
-            MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S,
-            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_PER_CONNECTION, MHD_OPTION_NOTIFY_COMPLETED, forget,
-            self, MHD_OPTION_NOTIFY_CONNECTION, links_notify, &self->links, MHD_OPTION_UNESCAPE_CALLBACK, unescape,
-            NULL, threads ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
+    self->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, self, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS + SPARE, MHD_OPTION_CONNECTION_TIMEOUT, TIMEOUT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_PER_CONNECTION, MHD_OPTION_NOTIFY_COMPLETED, forget, self,
+        MHD_OPTION_NOTIFY_CONNECTION, links_notify, &self->links, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+        threads ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, MHD_OPTION_END);
     if (!self->daemon) {
         close(fd);
         err_set(err, RP_RESOURCE_EXHAUSTED, "the HTTP server could not be started at %s", self->address);
@@ -632,7 +551,6 @@ void http_stop(struct http **self)
         links_drain(&(*self)->links);
         MHD_stop_daemon((*self)->daemon);
     }
-    links_stop(&(*self)->links);
     free((*self)->token);
     free(*self);
     *self = NULL;

@@ -1,10 +1,9 @@
 """Compares the ledger with what a broker holds, while nothing moves. A process of its own, which keeps the ledger."""
 
 import learner
-from bodies import make, value_of
 from client import Client
 from ledger import Ledger
-from scene import TABLES, Follower, check_fields
+from scene import TABLES, Follower, check_fields, value_of
 
 PAGE = 2000
 
@@ -24,18 +23,18 @@ class Auditor:
                 self.ledger.read(path.stem, state, record)
 
     def connect(self):
-        self.client = Client(self.scene.endpoints(0, direct=True)[0], "DEALER", self.scene.shared, make, patience=4.0)
+        self.client = Client(self.scene.endpoints(0, direct=True)[0], "DEALER", self.scene.shared, patience=4.0)
 
-    def ask(self, name, *args):
-        reply, frames = self.client.ask(name, list(args))
+    def ask(self, name, /, **fields):
+        reply, frames = self.client.ask(name, **fields)
         if reply.status not in (0, 2):
-            raise RuntimeError("%s %s: status %d: %s" % (name, args, reply.status, reply.text))
+            raise RuntimeError("%s %s: status %d: %s" % (name, fields, reply.status, reply.text))
         return reply, frames
 
     def items(self, table):
         found, cursor = [], 0
         while True:
-            page = self.ask("list", table, cursor, PAGE)[0].list
+            page = self.ask("list", table=table, cursor=cursor, limit=PAGE)[0].list
             # Ages are as of this page: they give the order of insertion within it.
             found += sorted(page.items, key=lambda i: -i.age_ns)
             cursor = page.cursor
@@ -46,7 +45,7 @@ class Auditor:
         return [(i.key, i.priority, i.times_sampled, i.step, i.length, i.policy) for i in found]
 
     def slot(self, name):
-        reply, frames = self.ask("params_get", name)
+        reply, frames = self.ask("params_get", name=[name], have=[0], timeout_ms=0)
         if not reply.params.slots:
             return None
         seed = int.from_bytes(frames[0][:8], "little")
@@ -56,7 +55,7 @@ class Auditor:
     def sessions(self):
         found, cursor = {}, 0
         while True:
-            info = self.ask("info", cursor)[0].info
+            info = self.ask("info", sessions=True, session_cursor=cursor)[0].info
             for s in info.sessions:
                 found["session " + s.name] = (s.session, s.ordinal, s.rejected,
                                               {t.table: t.resolved for t in s.tables if t.resolved})
@@ -86,7 +85,7 @@ class Auditor:
         for table in TABLES:
             keys = [row[0] for row in snapshot["tables"][table.name]["items"]][-most:]
             for i in range(0, len(keys), 500):
-                reply, frames = self.ask("fetch", table.name, keys[i:i + 500])
+                reply, frames = self.ask("fetch", table=table.name, key=keys[i:i + 500])
                 got = 0
                 try:
                     for item in learner.decode(reply.sample, frames, raw=True):
@@ -133,7 +132,7 @@ class Auditor:
 
     def reset(self, table):
         self.connect()
-        self.ask("reset", table)
+        self.ask("reset", table=table)
         self.ledger.reset(table)
 
     def serve(self, pipe):

@@ -130,7 +130,7 @@ class Ledger:
             handler(source, state, args, *rest)
 
     def did_sample(self, source, state, args, counted, rows, again=0, shared=0, overtaken=0):
-        book = self.books[args[0]]
+        book = self.books[args["table"]]
         self.operations["shared chunk"] = self.operations.get("shared chunk", 0) + shared
         self.operations["overtaken"] = self.operations.get("overtaken", 0) + overtaken
         book.samples += counted
@@ -160,22 +160,22 @@ class Ledger:
         last[item.uid] = item.number
 
     def did_update(self, source, state, args):
-        for key, priority in zip(args[1], args[2]):
-            item = self.books[args[0]].items.get(key)
+        for key, priority in zip(args["key"], args["priority"]):
+            item = self.books[args["table"]].items.get(key)
             if item:
                 item.priority = priority
 
     def did_delete(self, source, state, args):
-        self.books[args[0]].deleted.update(args[1])
+        self.books[args["table"]].deleted.update(args["key"])
 
     def did_counter(self, source, state, args, value):
-        self.counters[args[0]] = self.counters.get(args[0], 0) + args[1]
+        self.counters[args["name"]] = self.counters.get(args["name"], 0) + args["add"]
 
     def did_params_put(self, source, state, args, version):
-        versions = self.puts.setdefault(args[0], {})
+        versions = self.puts.setdefault(args["name"], {})
         if version in versions:
-            self.fault("%s: version %d of %s was given out twice", source, version, args[0])
-        versions[version] = (args[1], args[2])
+            self.fault("%s: version %d of %s was given out twice", source, version, args["name"])
+        versions[version] = tuple(args["value"])
 
     def reset(self, name):
         """The table was emptied while nothing was under way."""

@@ -27,17 +27,17 @@ def history():
         (W2, ["s", 2, 1, 0, []]),   # killed before it knew: two items in doubt
         (W2, ["m", 1, [["all", rows(1, 2, 600)]]]),
         (S, ["c", 7]), (S, ["k", "REQ", 1]),
-        (S, ["q", 1, "sample", ["queue", 2, "", 0]]),
+        (S, ["q", 1, "sample", {"table": "queue", "count": 2}]),
         (S, ["a", 1, 0, 2, [[401, 1, 0, 2, 1], [402, 1, 10, 2, 1]]]),
-        (S, ["q", 2, "sample", ["all", 1, "", 0]]), (S, ["a", 2, 0, 1, [[102, 1, 10, 2, 1]]]),
-        (S, ["q", 3, "sample", ["all", 1, "", 0]]), (S, ["a", 3, 4]),
-        (S, ["q", 4, "update", ["all", [103], [0.25]]]), (S, ["a", 4, 0]),
+        (S, ["q", 2, "sample", {"table": "all", "count": 1}]), (S, ["a", 2, 0, 1, [[102, 1, 10, 2, 1]]]),
+        (S, ["q", 3, "sample", {"table": "all", "count": 1}]), (S, ["a", 3, 4]),
+        (S, ["q", 4, "update", {"table": "all", "key": [103], "priority": [0.25]}]), (S, ["a", 4, 0]),
         (C, ["c", 8]), (C, ["k", "DEALER", 1]),
-        (C, ["q", 1, "delete", ["cut", [502]]]), (C, ["a", 1, 0]),
-        (C, ["q", 2, "counter", ["n", 5]]), (C, ["a", 2, 0, 5]),
-        (C, ["q", 3, "counter", ["n", -2]]), (C, ["a", 3, 0, 3]),
-        (C, ["q", 4, "params_put", ["p", 77, 8]]), (C, ["a", 4, 0, 1]),
-        (C, ["q", 5, "params_put", ["p", 78, 8]]), (C, ["a", 5, 0, 2]),
+        (C, ["q", 1, "delete", {"table": "cut", "key": [502]}]), (C, ["a", 1, 0]),
+        (C, ["q", 2, "counter", {"name": "n", "add": 5}]), (C, ["a", 2, 0, 5]),
+        (C, ["q", 3, "counter", {"name": "n", "add": -2}]), (C, ["a", 3, 0, 3]),
+        (C, ["q", 4, "params_put", {"name": "p", "value": [77, 8]}]), (C, ["a", 4, 0, 1]),
+        (C, ["q", 5, "params_put", {"name": "p", "value": [78, 8]}]), (C, ["a", 5, 0, 2]),
     ]
 
 
@@ -87,7 +87,7 @@ def drop(name, key, quietly):
     return edit
 
 
-def add(name, key, quietly=True):
+def add(name, key):
     def edit(records, state):
         t = state["tables"][name]
         t["items"] = t["items"] + present([key])
@@ -131,13 +131,13 @@ WRONG = {
     "a counter lost an add": change(["counters", "n"], 5),
     "a slot has an old version": change(["slots", "p"], (1, 77, 8)),
     "a slot has another value": change(["slots", "p"], (2, 77, 8)),
-    "a queue's item came twice": append((S, ["q", 9, "sample", ["queue", 1, "", 0]]),
+    "a queue's item came twice": append((S, ["q", 9, "sample", {"table": "queue", "count": 1}]),
                                         (S, ["a", 9, 0, 1, [[402, 1, 10, 2, 1]]])),
     "a queue's items came in another order": lambda records, state: records[9][1].__setitem__(
         4, [[402, 1, 10, 2, 1], [401, 1, 0, 2, 1]]),
     "a good item was rejected": append((W, ["j", "all", 3, 103, 3, "exists"])),
     "a bad one was not": lambda records, state: records[3][1][1].__setitem__("all", [5, 0]),
-    "a version was given out twice": append((C, ["q", 9, "params_put", ["p", 79, 8]]), (C, ["a", 9, 0, 2])),
+    "a version was given out twice": append((C, ["q", 9, "params_put", {"name": "p", "value": [79, 8]}]), (C, ["a", 9, 0, 2])),
     "a sample of another writer's steps": lambda records, state: records[11][1][4].__setitem__(0, [102, 2, 10, 2, 1]),
 }
 

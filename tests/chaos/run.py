@@ -2,6 +2,7 @@
 """Chaos: a real broker, many clients, random faults, and books that must agree in the end.
 
   run.py [--faults N] [--seed S] [--seconds-at-most T] [--build DIR] [--broker PROGRAM]
+  run.py [--faults N] --seeds A-B ...      one run after the other, and the sum of them
 
 Exit status 0: the ledger holds. 1: it does not, the differences are printed and the folder is kept. The seed decides
 the broker's settings, the clients' plans, the faults and their delays; it repeats a run as far as timing allows."""
@@ -35,13 +36,16 @@ from stage import Broker, die_with_parent
 from writer import Writer
 
 LIMIT = 30.0   # seconds for everything to settle
+WRITERS = 3
+LONGEST = 0.6  # seconds of a stop
+PAUSE_EVERY = 45  # faults between two audits
 
 
 class Scene:
     """What a client's process gets to know."""
 
-    def __init__(self, folder, seed, journal):
-        self.folder, self.seed, self.journal, self.shared = folder, seed, journal, Shared()
+    def __init__(self, folder, seed):
+        self.folder, self.seed, self.shared = folder, seed, Shared()
         self.direct = self.relayed = None
         (folder / "logs").mkdir()
 
@@ -72,19 +76,20 @@ class Conductor:
         self.settings = self.choose()
         if options.curve:
             keys.make(self.folder / "keys")
-        self.scene = Scene(self.folder, options.seed, self.settings["journal"])
+        self.scene = Scene(self.folder, options.seed)
         self.scene.spills = self.settings["memory"] != "0"
         self.broker = Broker(options.broker, self.folder, self.settings, not options.plain, self.power_library())
         self.lost_bytes, self.damaged, self.aborted = 0, set(), 0
-        self.longest, self.checkpoints, self.counts = options.longest, 0, collections.Counter()
-        self.cast, self.writers, self.others, self.audits = [], options.writers, [], 0
+        self.longest, self.checkpoints, self.counts = LONGEST, 0, collections.Counter()
+        self.cast, self.writers, self.others, self.audits = [], WRITERS, [], 0
         self.begin, self.longest_fault, self.longest_rest = time.monotonic(), (0.0, "none"), 0.0
+        self.totals, self.interrupted = {}, False
 
     def choose(self):
         """The broker's settings: by the seed."""
         rng = random.Random("settings-%d" % self.options.seed)
         chosen = {
-            "journal": not self.options.no_journal, "sync": rng.choice(["never", "20ms", "0s"]),
+            "sync": rng.choice(["never", "20ms", "0s"]),
             "max": rng.choice(["1MiB", "8MiB", "1GiB"]), "every": rng.choice(["0s", "150ms", "1s"]),
             "keep": rng.randint(1, 3),
             "memory": rng.choice(["0", "0", "300KiB", "2MiB"]),
@@ -95,7 +100,7 @@ class Conductor:
     def power_library(self):
         """Where nothing but what was synced must survive. A sanitizer wants to be the first library itself."""
         path = pathlib.Path(self.options.broker).resolve().parent / "tests" / "chaos_power.so"
-        wanted = self.settings["journal"] and not os.environ.get("RP_SANITIZE") and (
+        wanted = not os.environ.get("RP_SANITIZE") and (
             self.settings["sync"] == "0s" or self.options.only_starts)
         return path if wanted and path.exists() else None
 
@@ -145,17 +150,12 @@ class Conductor:
         return result
 
     def plan_cast(self):
-        options = {"rate": self.options.rate / self.writers, "items": self.options.items / self.writers,
-                   "tables": self.options.tables or [t.name for t in TABLES]}
-        names = options["tables"]
+        options = {"rate": self.options.rate / self.writers, "items": self.options.items / self.writers}
         for i in range(self.writers):
             self.cast.append(Part(lambda index, n, i=i: Writer(self.scene, i, i << 16 | n, options)))
 
         def sampler(name, kind, depth, plan, updates=None, pause=0.004):
-            plan = {table: counts for table, counts in plan.items() if table in names}
-            if plan:
-                self.cast.append(Part(lambda index, n: Sampler(self.scene, index, name, kind, depth, n, plan,
-                                                               updates or {}, pause)))
+            self.cast.append(Part(lambda index, n: Sampler(self.scene, index, name, kind, depth, n, plan, updates or {}, pause)))
         sampler("learner-0", "REQ", 1, {"replay": [8, 32, 64]}, {"replay": (2, 0)})
         sampler("learner-1", "DEALER", 4, {"replay": [16, 32]}, {"replay": (2, 1)})
         sampler("queue-0", "RELAXED", 1, {"queue": [1, 8, 30]})
@@ -199,9 +199,7 @@ class Conductor:
 
     def possible(self):
         ground = self.broker.ground
-        have = {"": True, "journal": self.settings["journal"], "disk": self.settings["journal"] and ground.has_disk,
-                "link": ground.has_link, "relay": True,
-                "older": self.settings["journal"] and int(self.settings["keep"]) > 1,
+        have = {"": True, "disk": ground.has_disk, "link": ground.has_link, "older": int(self.settings["keep"]) > 1,
                 "power": self.broker.power.library is not None}
         wanted = self.options.only.split(",") if self.options.only else None
         return [f for f in faults.ALL if have[f[3]] and (not wanted or any(w in f[0] for w in wanted))]
@@ -219,7 +217,7 @@ class Conductor:
             self.longest_fault = max(self.longest_fault, (time.monotonic() - before, name))
             if not self.broker.alive():
                 raise RuntimeError("the broker has ended by itself, with status %s" % self.broker.process.returncode)
-        if self.settings["journal"] and self.rng.random() < 0.1:
+        if self.rng.random() < 0.1:
             self.checkpoints += 1
             self.broker.signal(signal.SIGUSR1)
 
@@ -251,7 +249,7 @@ class Conductor:
         """Everything comes to rest; then the books are compared, also after a kill -9 and after a clean restart."""
         self.settle()
         found = self.audit()
-        if not found and self.settings["journal"]:
+        if not found:
             if last or self.rng.random() < 0.5:
                 self.restart(self.broker.kill)
                 found = ["after a kill -9 at rest: " + text for text in
@@ -262,7 +260,7 @@ class Conductor:
                 self.restart(self.broker.kill)
                 found = ["after a reset of %s: %s" % (table, text) for text in self.audit()]
             if not found and last:
-                self.restart(self.broker.terminate)
+                self.restart(self.broker.stop)
                 found = ["after SIGTERM and a restart: " + text for text in self.audit(10 ** 9, restarted=True)]
         if not last:
             self.scene.shared.phase = RUN
@@ -288,7 +286,7 @@ class Conductor:
         self.plan_cast()
         for index in range(len(self.cast)):
             self.start_client(index)
-        next_pause = self.options.pause_every
+        next_pause = PAUSE_EVERY
         time.sleep(0.3)
         while not self.is_over():
             if sum(self.counts.values()) < self.options.faults:
@@ -300,7 +298,7 @@ class Conductor:
             if self.scene.complaints():
                 break
             if sum(self.counts.values()) >= next_pause:
-                next_pause += self.options.pause_every
+                next_pause += PAUSE_EVERY
                 found = self.pause(last=False)
                 if found:
                     return found
@@ -325,7 +323,7 @@ class Conductor:
             for path in ground.path(self.broker.journal).iterdir():
                 shutil.copy(path, self.broker.journal)
 
-    def report(self, found, totals):
+    def report(self, found):
         print("chaos: seed %d, %s" % (self.options.seed, json.dumps(self.settings)))
         for note in self.broker.ground.notes:
             print("  skipped: " + note)
@@ -339,8 +337,8 @@ class Conductor:
             print("  %d clients were ended by an assertion of libzmq" % self.aborted)
         if self.broker.power.library:
             print("  %d bytes that were not synced were lost with the power" % self.lost_bytes)
-        if totals:
-            print("  " + ", ".join("%s %s" % (value, key) for key, value in totals.items()))
+        if self.totals:
+            print("  " + ", ".join("%s %s" % (value, key) for key, value in self.totals.items()))
         if not found:
             print("the broker started every time" if self.options.only_starts else "the ledger holds", flush=True)
             return
@@ -350,26 +348,51 @@ class Conductor:
         sys.stdout.flush()
 
     def run(self):
-        totals = None
+        """Whether the ledger holds."""
         try:
             found = self.perform()
-            totals = self.ask_auditor("totals")
+            self.totals = self.ask_auditor("totals")
         except (Exception, KeyboardInterrupt) as error:
+            self.interrupted = isinstance(error, KeyboardInterrupt)
             found = self.scene.complaints() + ["%s" % (error or repr(error))]
             if self.options.verbose:
                 traceback.print_exc()
         finally:
             self.scene.shared.phase = STOP
-        if totals and self.options.items == float("inf") and sum(self.counts.values()) < self.options.faults:
+        if self.totals and self.options.items == float("inf") and sum(self.counts.values()) < self.options.faults:
             found = found or ["only %d of %d faults in the time given"
                               % (sum(self.counts.values()), self.options.faults)]
         if found:
             self.keep_files()
         self.close()
-        self.report(found, totals)
-        if self.options.remove or not found and not self.options.keep:
+        self.report(found)
+        if self.options.remove or not found:
             shutil.rmtree(self.folder, ignore_errors=True)
-        return 1 if found else 0
+        return not found
+
+
+def run_all(options, seeds):
+    """The seeds for which the ledger does not hold."""
+    failed, counts, items = [], collections.Counter(), 0
+    for seed in seeds:
+        print("chaos: seed %d" % seed, flush=True)
+        try:
+            conductor = Conductor(argparse.Namespace(**dict(vars(options), seed=seed)))
+            failed += [] if conductor.run() else [seed]
+        except Exception:  # the other seeds run all the same
+            traceback.print_exc()
+            failed.append(seed)
+            continue
+        counts += conductor.counts
+        items += conductor.totals.get("acknowledged", 0)
+        if conductor.interrupted:
+            break
+    if len(seeds) > 1:
+        print("== %d faults, %d acknowledged items, seeds %d to %d: %s" % (
+            sum(counts.values()), items, seeds[0], seeds[-1],
+            "failed: %s" % failed if failed else "the ledger holds for all of them"))
+        print("   " + ", ".join("%d %s" % (n, name) for name, n in counts.most_common()))
+    return failed
 
 
 def main():
@@ -377,37 +400,32 @@ def main():
     add = parser.add_argument
     add("--faults", type=int, default=200, help="how many")
     add("--seed", type=int, default=0, help="0: from the system")
-    add("--seconds-at-most", type=float, default=90.0)
+    add("--seeds", default="", metavar="A-B", help="several, instead of --seed")
+    add("--seconds-at-most", type=float, help="for one run; by default 90, and of several a second for each fault and a minute more")
     add("--build", help="folder of the programs; by default RP_BROKER of the environment")
     add("--broker", help="the program itself")
-    add("--writers", type=int, default=3)
     add("--rate", type=float, default=2500.0, help="items per second that the writers offer together")
     add("--items", type=float, default=float("inf"), help="stop after so many items")
-    add("--tables", type=lambda text: text.split(","), help="only these")
     add("--set", type=lambda text: text.split(","), default=[], metavar="KEY=VALUE,...",
         help="the broker's settings, instead of the seed's: sync, max, every, keep, memory, expiry")
     add("--only", default="", help="only faults whose names contain one of these words")
     add("--between", type=float, default=0.15, help="longest pause between faults, in seconds")
-    add("--longest", type=float, default=0.6, help="longest stop, in seconds")
-    add("--pause-every", type=int, default=45, help="faults between two audits")
-    add("--no-journal", action="store_true", help="only faults that a broker without a journal survives")
     add("--only-starts", action="store_true",
         help="power may fail whatever sync is; then acknowledged things may be lost, but the broker must start")
     add("--curve", action="store_true", help="with keys, on all sockets")
     add("--plain", action="store_true", help="no namespaces")
-    add("--keep", action="store_true", help="keep the folder in any case")
     add("--remove", action="store_true", help="remove the folder in any case")
     add("--verbose", action="store_true")
     options = parser.parse_args()
-    options.seed = options.seed or random.SystemRandom().randrange(1, 1 << 31)
+    first, _, last = (options.seeds or str(options.seed or random.SystemRandom().randrange(1, 1 << 31))).partition("-")
+    options.seconds_at_most = options.seconds_at_most or (60.0 + options.faults if options.seeds else 90.0)
     if not options.broker:
         options.broker = str(pathlib.Path(options.build) / "replay-broker") if options.build else \
             os.environ.get("RP_BROKER", "replay-broker")
     if "/" in options.broker:
         options.broker = str(pathlib.Path(options.broker).resolve())  # it is started in another folder
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
-    print("chaos: seed %d" % options.seed, flush=True)
-    return Conductor(options).run()
+    return 1 if run_all(options, range(int(first), int(last or first) + 1)) else 0
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import time
 
 import learner
 from client import Client
-from bodies import make
 from scene import BY_NAME, RUN, SETTLE, STOP, Log, check_fields
 
-DEADLINE_EXCEEDED, NOT_FOUND = 4, 2
+DEADLINE_EXCEEDED = 4
+MAY_FAIL = ("hello", "cancel", "list", "checkpoint")   # a full disk, or a checkpoint under way for too long, is an answer
 
 
 class Actor:
@@ -20,7 +20,7 @@ class Actor:
         self.random = random.Random("%s-%s-%d" % (scene.seed, name, incarnation))
         self.log = Log(scene.folder / "logs" / (name + ".log"))
         self.log.write(["k", kind, depth])
-        self.client = Client(scene.endpoints(index)[0], kind, self.shared, make, self.log)
+        self.client = Client(scene.endpoints(index)[0], kind, self.shared, self.log)
         self.next_at = 0.0
 
     def complain(self, text):
@@ -34,7 +34,7 @@ class Actor:
                 self.shared.cut[self.index] = 0
                 self.client.cut()
             for id, name, args, reply, frames in self.client.poll(0.01):
-                record = getattr(self, "on_" + name)(id, args, reply, frames)
+                record = self.answered(id, name, args, reply, frames)
                 if record is None:
                     self.client.transmit(id)
                     continue
@@ -46,6 +46,15 @@ class Actor:
             elif not self.client.under_way:
                 self.finish()
                 self.shared.idle[self.index] = state
+
+    def answered(self, id, name, args, reply, frames):
+        """What the log says of an answer; None: the request is to be sent again."""
+        if reply.status:
+            if name not in MAY_FAIL and (name, reply.status) != ("sample", DEADLINE_EXCEEDED):
+                self.complain("%s %s: status %d: %s" % (name, args.get("table", ""), reply.status, reply.text))
+            return [reply.status]
+        more = getattr(self, "on_" + name, lambda *_: [])(id, args, reply, frames)
+        return None if more is None else [0, *more]
 
     def finish(self):
         """Nothing is under way. Tables may be reset while all are idle."""
@@ -71,19 +80,20 @@ class Sampler(Actor):
                     return self.update(table)
         waiting = [id for id, entry in self.client.under_way.items() if entry[0] == "sample"]
         if self.cancels and waiting and self.random.random() < 0.05:
-            return self.client.begin("cancel", [waiting])
+            return self.client.begin("cancel", id=waiting)
         if self.arena_of != self.shared.generation:
             self.arena_of = self.shared.generation
-            return self.client.begin("hello", [])
+            return self.client.begin("hello")
         table = self.random.choice(list(self.plan))
-        flags = "w" if BY_NAME[table].whole else self.random.choice(["", "", "f", "f", "w"])
-        flags += "s" if self.arena and self.random.random() < 0.8 else ""
-        self.client.begin("sample", [table, self.random.choice(self.plan[table]), flags,
-                                     self.random.choice([0, 30, 200]) if phase == RUN else 20])
+        how = "whole" if BY_NAME[table].whole else self.random.choice(["", "", "flexible", "flexible", "whole"])
+        more = {"shared": 3} if self.arena and self.random.random() < 0.8 else {}
+        more.update({how: True} if how else {})
+        self.client.begin("sample", table=table, count=self.random.choice(self.plan[table]),
+                          timeout_ms=self.random.choice([0, 30, 200]) if phase == RUN else 20, **more)
 
     def update(self, table):
         keys = list(self.wishes[table])[:200]
-        self.client.begin("update", [table, keys, [self.wishes[table].pop(k) for k in keys]])
+        self.client.begin("update", table=table, key=keys, priority=[self.wishes[table].pop(k) for k in keys])
 
     def finish(self):
         for wishes in self.wishes.values():
@@ -95,15 +105,10 @@ class Sampler(Actor):
             self.arena = learner.Arena(reply.hello)
         except OSError:
             self.arena = None   # it was killed meanwhile
-        return [reply.status]
+        return []
 
     def on_sample(self, id, args, reply, frames):
-        table, count, flags, _ = args
-        if reply.status == DEADLINE_EXCEEDED:
-            return [reply.status]
-        if reply.status:
-            self.complain("a sample of %s: status %d: %s" % (table, reply.status, reply.text))
-            return [reply.status]
+        table, count, whole = args["table"], args["count"], args.get("whole")
         rows, sampled = [], reply.sample
         try:
             sampled = learner.whole(reply.sample, self.arena)
@@ -111,7 +116,7 @@ class Sampler(Actor):
                 uid, step = check_fields(item)
                 rows.append([item.key, uid, step, item.length, item.times_sampled])
         except learner.Overtaken:
-            args[2] = flags.replace("s", "")
+            args.pop("shared", None)
             self.overtaken += 1
             return None
         except (ValueError, KeyError, IndexError) as error:
@@ -124,19 +129,17 @@ class Sampler(Actor):
                 if row[0] % modulus == rest:
                     self.wishes[table][row[0]] = self.random.random() + 1e-6
         # Asked again when all its items had left the table, a sample is a new one, and counted once more.
-        again = self.client.under_way[id][3] - 1 if "w" in flags else 0
+        again = self.client.under_way[id][3] - 1 if whole else 0
         overtaken, self.overtaken = self.overtaken, 0
-        return [0, count if "w" in flags else len(rows), rows, again * count, len(sampled.place), overtaken]
-
-    def on_cancel(self, id, args, reply, frames):
-        return [reply.status]
+        return [count if whole else len(rows), rows, again * count, len(sampled.place), overtaken]
 
     def on_update(self, id, args, reply, frames):
-        if reply.status or reply.change.refused:
-            self.complain("an update of %s: status %d: %s" % (args[0], reply.status, reply.text))
-        if BY_NAME[args[0]].keeps == "all" and not BY_NAME[args[0]].deletes and reply.change.missing:
-            self.complain("%d of %d sampled items of %s are missing" % (reply.change.missing, len(args[1]), args[0]))
-        return [reply.status]
+        table = BY_NAME[args["table"]]
+        if reply.change.refused:
+            self.complain("%d updates of %s were refused" % (reply.change.refused, table.name))
+        if table.keeps == "all" and not table.deletes and reply.change.missing:
+            self.complain("%d of %d sampled items of %s are missing" % (reply.change.missing, len(args["key"]), table.name))
+        return []
 
 
 class Clerk(Actor):
@@ -146,50 +149,39 @@ class Clerk(Actor):
         super().__init__(scene, index, name, kind, depth, incarnation)
         self.deletes, self.cursor, self.found = deletes, 0, []
         self.gone = {key for record in self.log.old if record[0] == "q" and record[2] == "delete"
-                     for key in record[3][1]}
-        self.value = 0
+                     for key in record[3]["key"]}
 
     def next(self, phase):
         self.next_at = time.monotonic() + self.random.uniform(0.002, 0.03)
         what = self.random.random()
         if what < 0.4:
-            self.client.begin("counter", ["count-%d" % self.random.randrange(2), self.random.randint(-3, 9)])
+            self.client.begin("counter", name="count-%d" % self.random.randrange(2), add=self.random.randint(-3, 9))
         elif what < 0.7:
-            self.client.begin("params_put", ["slot-%d" % self.random.randrange(2), self.random.getrandbits(40),
-                                             8 * self.random.choice([1, 100, 5000])])
-        elif what < 0.71 and phase == RUN and self.scene.journal:
-            self.client.begin("checkpoint", [2000, self.random.random() < 0.5])
+            self.client.begin("params_put", name="slot-%d" % self.random.randrange(2),
+                              value=[self.random.getrandbits(40), 8 * self.random.choice([1, 100, 5000])])
+        elif what < 0.71 and phase == RUN:
+            self.client.begin("checkpoint", timeout_ms=2000, start_only=self.random.random() < 0.5)
         elif self.deletes and self.found:
             keys = self.random.sample(self.found, min(len(self.found), self.random.randint(1, 8)))
             self.found = []
             self.gone.update(keys)
-            self.client.begin("delete", [self.deletes, keys])
+            self.client.begin("delete", table=self.deletes, key=keys)
         elif self.deletes:
-            self.client.begin("list", [self.deletes, self.cursor, 40])
+            self.client.begin("list", table=self.deletes, cursor=self.cursor, limit=40)
 
     def finish(self):
         self.found = []
 
     def on_counter(self, id, args, reply, frames):
-        if reply.status:
-            self.complain("counter: status %d: %s" % (reply.status, reply.text))
-        return [reply.status, reply.counter.value]
+        return [reply.counter.value]
 
     def on_params_put(self, id, args, reply, frames):
-        if reply.status:
-            self.complain("params_put: status %d: %s" % (reply.status, reply.text))
-            return [reply.status]
-        return [0, reply.params.slots[0].version]
+        return [reply.params.slots[0].version]
 
     def on_checkpoint(self, id, args, reply, frames):
-        return [reply.status, reply.checkpoint.number]   # a full disk, or one under way for too long, is an answer
+        return [reply.checkpoint.number]
 
     def on_list(self, id, args, reply, frames):
         self.cursor = reply.list.cursor
         self.found = [item.key for item in reply.list.items if item.key not in self.gone]
-        return [reply.status]
-
-    def on_delete(self, id, args, reply, frames):
-        if reply.status:
-            self.complain("delete: status %d: %s" % (reply.status, reply.text))
-        return [reply.status]
+        return []

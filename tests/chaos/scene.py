@@ -78,6 +78,11 @@ def check_fields(item):
     return uid, step
 
 
+def value_of(seed, size):
+    """The bytes of a parameter slot."""
+    return struct.pack("<Q", seed) * (size // 8)
+
+
 class Shared:
     """Numbers in memory that all processes of a run see."""
 

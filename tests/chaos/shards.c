@@ -37,12 +37,6 @@ struct fault_counts {
 
 /* ---- small things ---- */
 
-int64_t chaos_now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 void chaos_sleep(double seconds)
 {
     struct timespec time = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
@@ -130,7 +124,7 @@ static void heal(struct chaos *self, const struct victim *victim, struct fault_c
         kill(self->set.shards[victim->shard].pid, SIGCONT);
     }
     if (victim->shard == 0)
-        atomic_store(&self->zero_ns, chaos_now());
+        atomic_store(&self->zero_ns, clock_ns());
 }
 
 /* One fault, or two at once. */
@@ -159,10 +153,10 @@ static void drain(struct chaos *self)
 {
     uint64_t taken = 0;
     uint32_t waiting = audit_waiting(self);
-    for (int64_t progress = chaos_now(); waiting && chaos_now() - progress < 20 * NS_PER_S;) {
+    for (int64_t progress = clock_ns(); waiting && clock_ns() - progress < 20 * NS_PER_S;) {
         chaos_sleep(0.05);
         if (atomic_load(&self->taken) != taken)
-            progress = chaos_now();
+            progress = clock_ns();
         taken = atomic_load(&self->taken);
         waiting = audit_waiting(self);
     }
@@ -172,7 +166,7 @@ static void drain(struct chaos *self)
 
 static void check_waits(struct chaos *self)
 {
-    int64_t slack = 4 * atomic_load(&self->late_ns); /* a machine with other work */
+    int64_t slack = 8 * atomic_load(&self->late_ns); /* a machine with other work */
     if (atomic_load(&self->learner_ns) > PAUSE_NS + slack)
         chaos_complain(self, "a learner waited for %.2f s", (double)atomic_load(&self->learner_ns) * 1e-9);
     if (atomic_load(&self->actor_ns) > PAUSE_NS + slack)
@@ -182,14 +176,14 @@ static void check_waits(struct chaos *self)
 static void perform(struct chaos *self, uint32_t faults, double seconds, struct fault_counts *counts)
 {
     pthread_t watch;
-    int64_t end = chaos_now() + (int64_t)(seconds * 1e9);
+    int64_t end = clock_ns() + (int64_t)(seconds * 1e9);
     if (pthread_create(&watch, NULL, audit_watch, self) != 0)
         abort();
     cast_start(self);
     chaos_sleep(0.3);
     while (counts->kills + counts->stops + counts->cuts < faults && !atomic_load(&self->complaints)) {
         inject(self, counts);
-        if (chaos_now() > end)
+        if (clock_ns() > end)
             chaos_complain(self, "only %u faults in %g s", counts->kills + counts->stops + counts->cuts, seconds);
     }
     atomic_store(&self->phase, DRAIN);
@@ -231,7 +225,7 @@ static int run(uint32_t shards, uint32_t faults, uint64_t seed, bool journal, do
     static struct chaos self;
     struct fault_counts counts = {0};
     char dir[] = "/tmp/replay-chaos-shards-XXXXXX", more[128] = "", command[80];
-    int64_t begin = chaos_now();
+    int64_t begin = clock_ns();
     self = (struct chaos){.n = shards, .journal = journal, .lowest = INFINITY, .highest = -INFINITY};
     pthread_mutex_init(&self.lock, NULL);
     rng_seed(&self.rng, seed);
@@ -244,7 +238,7 @@ static int run(uint32_t shards, uint32_t faults, uint64_t seed, bool journal, do
     fflush(stdout);
     shardbed_start(&self.set, shards, tables, more);
     perform(&self, faults, seconds, &counts);
-    report(&self, &counts, (double)(chaos_now() - begin) * 1e-9);
+    report(&self, &counts, (double)(clock_ns() - begin) * 1e-9);
     bool ok = atomic_load(&self.complaints) == 0;
     shardbed_stop(&self.set);
     snprintf(command, sizeof command, "rm -rf %s", dir);

@@ -7,13 +7,11 @@
 #include <stdatomic.h>
 
 #include "proto/base/rng.h"
-#include "replay/client.h"
 #include "tests/support/shardbed.h"
 
 #define MOST_ITEMS 4000000u
 #define WRITERS 3u
 #define LEARNERS 2u
-#define CONSUMERS 6u /* two of each table that gives an item a number of times */
 
 enum { REPLAY, QUEUE, PLAIN, ONCE, TWICE, TABLES };
 extern const char *const table_names[TABLES];
@@ -54,7 +52,6 @@ struct chaos {
     double lowest, highest; /* sum of the cursors */
 };
 
-int64_t chaos_now(void);
 void chaos_sleep(double seconds);
 void chaos_complain(struct chaos *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
 rp_client *chaos_connect(struct chaos *self, uint32_t shard, const char *name);

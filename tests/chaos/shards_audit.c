@@ -68,10 +68,10 @@ void *audit_watch(void *arg)
     struct chaos *self = arg;
     rp_client *client = chaos_connect(self, 1, "watch");
     while (client && atomic_load(&self->phase) != STOP) {
-        int64_t before = chaos_now();
+        int64_t before = clock_ns();
         double sum = 0;
         chaos_sleep(0.05);
-        note_late(self, chaos_now() - before - NS_PER_S / 20);
+        note_late(self, clock_ns() - before - NS_PER_S / 20);
         for (uint32_t s = 0; s < self->n; s++)
             sum += cursor_of(self, client_shard(client, s), s);
         if (isnan(sum))

@@ -1,11 +1,31 @@
 /* Writers, learners and consumers, each a thread with a client of its own. */
 
 #include "proto/base/clock.h"
-#include "replay/sampler.h"
-#include "replay/writer.h"
 #include "tests/chaos/shards.h"
 
 #define LONG_MS 60000
+
+/* What a sampler does. Consumers of tables that remove items run until the end, stop now and then, and are slower than
+ * the writers, so that every shard has items, and is asked. The others run while there are faults, and their waits are
+ * noted. */
+struct part {
+    const char *name;
+    uint32_t table, batch;
+    bool on_demand, flexible;
+    bool updates;        /* a learner: gives new priorities to the items that are its own */
+    int64_t timeouts_ms; /* up to twice that */
+};
+
+static const struct part parts[] = {{"learner", REPLAY, 64, .updates = true, .timeouts_ms = 250},
+                                    {"learner", REPLAY, 64, .updates = true, .timeouts_ms = 250},
+                                    {"browser", PLAIN, 32, .on_demand = true, .timeouts_ms = 20},
+                                    {"consumer", QUEUE, 16, .flexible = true, .timeouts_ms = 100},
+                                    {"consumer", QUEUE, 16, .on_demand = true, .timeouts_ms = 15},
+                                    {"consumer", ONCE, 16, .flexible = true, .timeouts_ms = 100},
+                                    {"consumer", ONCE, 16, .on_demand = true, .timeouts_ms = 15},
+                                    {"consumer", TWICE, 16, .flexible = true, .timeouts_ms = 100},
+                                    {"consumer", TWICE, 16, .on_demand = true, .timeouts_ms = 15}};
+#define SAMPLERS (sizeof parts / sizeof *parts)
 
 struct role {
     struct chaos *chaos;
@@ -14,7 +34,7 @@ struct role {
     struct rng rng;
 };
 
-static struct role writers[WRITERS], learners[LEARNERS], consumers[CONSUMERS], browser;
+static struct role writers[WRITERS], samplers[SAMPLERS];
 
 static void raise_to(_Atomic int64_t *most, int64_t value)
 {
@@ -55,11 +75,11 @@ struct step {
 /* Repeats a call that timed out, and notes how long it took in all. Without a journal, a call may say that items are in doubt. */
 #define PERSIST(self, call)                                                                                            \
     do {                                                                                                               \
-        int64_t start = chaos_now();                                                                                   \
+        int64_t start = clock_ns();                                                                                    \
         rp_status status;                                                                                              \
-        while ((status = (call)) == RP_DEADLINE_EXCEEDED && chaos_now() - start < 60 * NS_PER_S)                       \
+        while ((status = (call)) == RP_DEADLINE_EXCEEDED && clock_ns() - start < 60 * NS_PER_S)                        \
             ;                                                                                                          \
-        raise_to(&(self)->chaos->actor_ns, chaos_now() - start);                                                       \
+        raise_to(&(self)->chaos->actor_ns, clock_ns() - start);                                                        \
         if (status != RP_OK && (status != RP_IN_DOUBT || (self)->chaos->journal))                                      \
             chaos_complain((self)->chaos, "a writer's call failed: %s", err.text);                                     \
     } while (0)
@@ -158,7 +178,7 @@ static void check_batch(struct chaos *self, const rp_batch *batch, uint32_t tabl
 /* A batch came after this time: another shard than 0 may cost at most 2 s. */
 static void note_wait(struct chaos *self, int64_t from_ns)
 {
-    int64_t now = chaos_now();
+    int64_t now = clock_ns();
     bool zero = atomic_load(&self->zero_ns) > from_ns - NS_PER_S;
     raise_to(zero ? &self->zero_learner_ns : &self->learner_ns, now - from_ns);
 }
@@ -179,15 +199,11 @@ static void update(struct role *self, rp_updater *updater, struct book *const *b
     }
 }
 
-static rp_sampler *new_sampler(struct chaos *self, rp_client *client, uint32_t table, uint32_t batch, bool on_demand,
-                               bool flexible)
+static rp_sampler *new_sampler(struct chaos *self, rp_client *client, const struct part *part)
 {
-    rp_sampler_options options = {.struct_size = sizeof options,
-                                  .batch_size = batch,
-                                  .on_demand = on_demand,
-                                  .fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
-                                  .beta = 0.5};
-    rp_sampler *sampler = client ? rp_sampler_new(client, table_names[table], &options, &err) : NULL;
+    const rp_sampler_options *options = OPTIONS(rp_sampler, .batch_size = part->batch, .on_demand = part->on_demand,
+                                                .fill = part->flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT, .beta = 0.5);
+    rp_sampler *sampler = client ? rp_sampler_new(client, table_names[part->table], options, &err) : NULL;
     if (!sampler)
         chaos_complain(self, "no sampler: %s", err.text);
     return sampler;
@@ -202,100 +218,56 @@ static void close_updater(struct chaos *self, rp_updater *updater)
     rp_updater_destroy(&updater, LONG_MS, &err);
 }
 
-static void *learner_main(void *arg)
+/* Counts the items of a batch that leave their table for good. */
+static void take(struct role *self, rp_sampler *sampler, uint32_t table, struct book *const *books, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        atomic_fetch_add(&books[i]->taken[table], 1);
+    atomic_fetch_add(&self->chaos->taken, n);
+    if (rng_below(&self->rng, 50) == 0)
+        rp_sampler_stop(sampler, &err);
+    if (table != QUEUE && atomic_load(&self->chaos->phase) == RUN)
+        chaos_sleep(0.2 * rng_unit(&self->rng));
+}
+
+static void *sampler_main(void *arg)
 {
     struct role *self = arg;
     struct chaos *chaos = self->chaos;
-    rp_client *client = chaos_connect(chaos, self->number + 1, "learner");
-    rp_sampler *sampler = new_sampler(chaos, client, REPLAY, 64, false, false);
-    rp_updater *updater = client ? rp_updater_new(client, table_names[REPLAY], NULL, &err) : NULL;
+    const struct part *part = &parts[self->number];
+    bool consumes = table_times[part->table] > 0;
+    rp_client *client = chaos_connect(chaos, self->number, part->name);
+    rp_sampler *sampler = new_sampler(chaos, client, part);
+    rp_updater *updater = client && part->updates ? rp_updater_new(client, table_names[part->table], NULL, &err) : NULL;
     int64_t last = 0;
-    while (sampler && atomic_load(&chaos->phase) == RUN) {
+    while (sampler && atomic_load(&chaos->phase) <= (consumes ? DRAIN : RUN)) {
         rp_batch *batch;
         rp_batch_arrays arrays;
         struct book *books[64];
-        rp_status status = rp_sampler_next(sampler, &batch, 500, &err);
-        if (status == RP_OK) {
-            if (last)
+        int64_t timeout = (int64_t)rng_below(&self->rng, 3) * part->timeouts_ms;
+        rp_status status = rp_sampler_next(sampler, &batch, timeout, &err);
+        if (status == RP_END_OF_STREAM) { /* it was stopped, and has given everything */
+            rp_sampler_destroy(&sampler);
+            sampler = new_sampler(chaos, client, part);
+        } else if (status == RP_OK) {
+            if (last && !consumes)
                 note_wait(chaos, last);
-            check_batch(chaos, batch, REPLAY, books, &arrays);
-            update(self, updater, books, &arrays);
+            check_batch(chaos, batch, part->table, books, &arrays);
+            if (updater)
+                update(self, updater, books, &arrays);
+            if (consumes)
+                take(self, sampler, part->table, books, arrays.n);
             rp_batch_release(&batch);
-            last = chaos_now();
+            last = clock_ns();
         } else if (status != RP_DEADLINE_EXCEEDED) {
-            chaos_complain(chaos, "a learner's sample failed: %s", err.text);
+            chaos_complain(chaos, "a sample of '%s' failed: %s", table_names[part->table], err.text);
         }
+        if (part->on_demand && !consumes)
+            chaos_sleep(0.005);
     }
     rp_sampler_destroy(&sampler);
     if (updater)
         close_updater(chaos, updater);
-    rp_client_destroy(&client);
-    return NULL;
-}
-
-/* Takes batches with short and no time-outs. */
-static void *browser_main(void *arg)
-{
-    struct role *self = arg;
-    struct chaos *chaos = self->chaos;
-    rp_client *client = chaos_connect(chaos, 0, "browser");
-    rp_sampler *sampler = new_sampler(chaos, client, PLAIN, 32, true, false);
-    int64_t last = 0;
-    while (sampler && atomic_load(&chaos->phase) == RUN) {
-        rp_batch *batch;
-        rp_batch_arrays arrays;
-        struct book *books[32];
-        rp_status status = rp_sampler_next(sampler, &batch, (int64_t)rng_below(&self->rng, 3) * 20, &err);
-        if (status == RP_OK) {
-            if (last)
-                note_wait(chaos, last);
-            check_batch(chaos, batch, PLAIN, books, &arrays);
-            rp_batch_release(&batch);
-            last = chaos_now();
-        } else if (status != RP_DEADLINE_EXCEEDED) {
-            chaos_complain(chaos, "a sample without prefetch failed: %s", err.text);
-        }
-        chaos_sleep(0.005);
-    }
-    rp_sampler_destroy(&sampler);
-    rp_client_destroy(&client);
-    return NULL;
-}
-
-/* Takes items out of a table that removes them, until the end. */
-static void *consumer_main(void *arg)
-{
-    struct role *self = arg;
-    struct chaos *chaos = self->chaos;
-    static const uint32_t tables[CONSUMERS / 2] = {QUEUE, ONCE, TWICE};
-    uint32_t table = tables[self->number / 2];
-    bool on_demand = self->number % 2;
-    rp_client *client = chaos_connect(chaos, self->number + 2, "consumer");
-    rp_sampler *sampler = new_sampler(chaos, client, table, 16, on_demand, !on_demand);
-    while (sampler && atomic_load(&chaos->phase) != STOP) {
-        rp_batch *batch;
-        rp_batch_arrays arrays;
-        struct book *books[16];
-        rp_status status = rp_sampler_next(sampler, &batch, on_demand ? 30 : 200, &err);
-        if (status == RP_END_OF_STREAM) { /* it was stopped, and has given everything */
-            rp_sampler_destroy(&sampler);
-            sampler = new_sampler(chaos, client, table, 16, on_demand, !on_demand);
-        } else if (status == RP_OK) {
-            check_batch(chaos, batch, table, books, &arrays);
-            for (uint32_t i = 0; i < arrays.n; i++)
-                atomic_fetch_add(&books[i]->taken[table], 1);
-            atomic_fetch_add(&chaos->taken, arrays.n);
-            rp_batch_release(&batch);
-            if (rng_below(&self->rng, 50) == 0)
-                rp_sampler_stop(sampler, &err);
-            if (table != QUEUE && atomic_load(&chaos->phase) == RUN)
-                chaos_sleep(0.2 *
-                            rng_unit(&self->rng)); /* slower than the writers: every shard has items, and is asked */
-        } else if (status != RP_DEADLINE_EXCEEDED) {
-            chaos_complain(chaos, "a sample of '%s' failed: %s", table_names[table], err.text);
-        }
-    }
-    rp_sampler_destroy(&sampler);
     rp_client_destroy(&client);
     return NULL;
 }
@@ -313,9 +285,7 @@ static void start(struct chaos *self, struct role *roles, uint32_t n, void *(*ma
 void cast_start(struct chaos *self)
 {
     start(self, writers, WRITERS, writer_main);
-    start(self, learners, LEARNERS, learner_main);
-    start(self, consumers, CONSUMERS, consumer_main);
-    start(self, &browser, 1, browser_main);
+    start(self, samplers, SAMPLERS, sampler_main);
 }
 
 void cast_join_writers(void)
@@ -326,9 +296,6 @@ void cast_join_writers(void)
 
 void cast_join(void)
 {
-    for (uint32_t i = 0; i < LEARNERS; i++)
-        pthread_join(learners[i].thread, NULL);
-    for (uint32_t i = 0; i < CONSUMERS; i++)
-        pthread_join(consumers[i].thread, NULL);
-    pthread_join(browser.thread, NULL);
+    for (uint32_t i = 0; i < SAMPLERS; i++)
+        pthread_join(samplers[i].thread, NULL);
 }

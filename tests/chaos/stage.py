@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from harness import free_ports
+import harness
 from scene import TABLES
 
 DISK = 768 << 20
@@ -147,30 +147,27 @@ class Power:
         self.log.write_text("\n".join(lines) + "\n")
 
 
-class Broker:
+class Broker(harness.Broker):
     def __init__(self, program, folder, options, wanted, library=None):
         self.program, self.folder, self.options = program, folder, options
         self.power = Power(library, folder / "power.log")
         self.journal = folder / "journal"
         self.journal.mkdir()
         self.ground = Ground(self.journal, wanted)
-        self.ports = free_ports(3)
+        self.ports = harness.free_ports(3)
         self.config, self.where = folder / "broker.yaml", folder / "endpoints"
         self.log = open(folder / "broker.log", "ab")
         self.process, self.starts, self.slowest = None, 0, 0.0
-        self.config.write_text(self.text())
+        self.config.write_text(self.settings())
 
-    def text(self):
+    def settings(self):
         o, host = self.options, self.ground.host
         lines = ["service: tcp://%s:%d" % (host, self.ports[0]), "ingest: tcp://%s:%d" % (host, self.ports[1]),
                  "events: tcp://%s:%d" % (host, self.ports[2]), "memory_limit: 512MiB",
                  "session: {expiry: %s}" % o["expiry"], "log: {level: info}"]
-        if o["journal"]:
-            lines += ["folder: %s\njournal: %s\njournal_max: %s" % (self.journal, o["sync"], o["max"]),
-                      "checkpoint: {every: %s, keep: %d, load: %s}"
-                      % (o["every"], int(o["keep"]), o["load"])]
-            if o["memory"]:
-                lines += ["storage: {memory: %s}" % o["memory"]]
+        lines += ["folder: %s\njournal: %s\njournal_max: %s" % (self.journal, o["sync"], o["max"]),
+                  "checkpoint: {every: %s, keep: %d, load: %s}" % (o["every"], int(o["keep"]), o["load"]),
+                  "storage: {memory: %s}" % o["memory"]]
         lines += ["security: {mode: curve, keys: %s}" % (self.folder / "keys") if o["curve"] else "security: {mode: none}"]
         lines += ["tables:"]
         for t in TABLES:
@@ -179,48 +176,15 @@ class Broker:
         return "\n".join(lines) + "\n"
 
     def launch(self):
-        self.where.unlink(missing_ok=True)
         self.log.write(b"== start %d\n" % self.starts)
         self.log.flush()
         self.starts += 1
-        command = [*self.ground.enter, self.program, "-c", str(self.config), "--endpoints-file", str(self.where)]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=self.power.environment(),
-                                        preexec_fn=die_with_parent)
+        super().launch(self.ground.enter, self.program, env=self.power.environment(), preexec_fn=die_with_parent)
 
-    def ready(self, patience=20.0):
-        """Waits until it has bound its sockets."""
+    def ready(self):
         begin = time.monotonic()
-        while not self.where.exists():
-            if self.process.poll() is not None:
-                raise RuntimeError("the broker did not start: status %s" % self.process.returncode)
-            if time.monotonic() - begin > patience:
-                raise RuntimeError("the broker has not started within %g s" % patience)
-            time.sleep(0.002)
+        super().ready()
         self.slowest = max(self.slowest, time.monotonic() - begin)
-
-    def start(self):
-        self.launch()
-        self.ready()
-
-    def alive(self):
-        return self.process.poll() is None
-
-    def signal(self, number):
-        if self.alive():
-            self.process.send_signal(number)
-
-    def kill(self):
-        self.signal(signal.SIGKILL)
-        self.process.wait()
-
-    def terminate(self, patience=20.0):
-        """SIGTERM; its exit status."""
-        self.signal(signal.SIGTERM)
-        try:
-            return self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return "still there after %g s" % patience
 
     def newest(self, kind):
         """The file with the largest number, or None."""

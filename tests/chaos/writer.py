@@ -3,7 +3,6 @@ It lives through everything but its own kill -9; the next one then opens a new s
 
 import collections
 import fcntl
-import itertools
 import mmap
 import os
 import random
@@ -14,6 +13,8 @@ import zmq
 
 import blocks
 import keys
+from actor import Stream
+from client import Connection
 from generated import pb
 from scene import BY_NAME, COLUMNS, DRAIN, LAYOUTS, RUN, STOP, TABLES, Log, data_row, tag_row
 
@@ -21,17 +22,6 @@ FAILED_PRECONDITION, SESSION_UNKNOWN = 6, 9
 BEAT = 0.12       # seconds between heartbeats
 SILENCE = 0.45    # without any answer: connect again
 CODECS = (blocks.LZ4, blocks.SHUFFLE_LZ4, blocks.DELTA_LZ4, blocks.DELTA_SHUFFLE_LZ4)
-
-
-class Message:
-    def __init__(self, header, payload, last):
-        self.header, self.payload, self.last = header, payload, last   # last: table id -> number of its last item
-        self.number = header.number
-
-    def frames(self, epoch, reads=False):
-        """reads: the broker reads the writer's memory."""
-        self.header.epoch = epoch
-        return [self.header.SerializeToString(), *([] if reads and self.header.place else self.payload)]
 
 
 class Memory:
@@ -60,26 +50,20 @@ class Memory:
         return places
 
 
-class Writer:
+class Writer(Stream):
     def __init__(self, scene, index, uid, options):
+        super().__init__([pb.Column(name=n, dtype=d, shape=s) for n, d, s in COLUMNS])
         self.scene, self.shared, self.index, self.uid = scene, scene.shared, index, uid
         self.random = random.Random("%s-writer-%d" % (scene.seed, uid))
         self.log = Log(scene.folder / "logs" / ("writer-%08x.log" % uid))
         self.endpoint, self.ingest = scene.endpoints(index)
         self.rate, self.budget = options["rate"], options["items"]
-        self.names = [t.name for t in TABLES if t.name in options["tables"] and (t.keeps != "newest" or index == 0)]
-        self.context = zmq.Context.instance()
-        self.client, self.next_id = random.SystemRandom().getrandbits(63) + 1, 0
-        self.service = self.push = None
-        self.session, self.epoch, self.is_open = b"", 0, False
-        self.hello_id, self.hello_at = 0, 0.0
-        self.stored, self.last_number, self.sent_to, self.sent_bytes = collections.deque(), 0, 0, 0
+        self.names = [t.name for t in TABLES if t.keeps != "newest" or index == 0]
+        self.service, self.push, self.next_id = Connection(self.endpoint, "DEALER", self.shared, "writers"), None, 0
+        self.is_open, self.hello_id, self.hello_at, self.sent_to = False, 0, 0.0, 0
         self.received, self.allowed_bytes, self.resolved, self.allowed, self.rejected = 0, 0, {}, {}, {}
-        self.confirmed = 0
-        self.numbers, self.bad = {}, {}         # table id -> items numbered; -> numbers of those that must be rejected
-        self.steps, self.next_chunk = 0, 1
         self.window = []                        # (chunk, first step, length) that items may begin in
-        self.layouts, self.keys = {}, 0
+        self.kinds = {}                         # (table, kind of layout) -> its number
         self.memory, self.reads = Memory(), False
         self.good = collections.deque(maxlen=50)   # keys in `replay` that are resolved, with their number
         self.heard = self.beat_at = self.moved_at = time.monotonic()
@@ -91,25 +75,15 @@ class Writer:
         self.scene.complain("writer %#x: %s" % (self.uid, text))
 
     def connect(self):
-        for socket in (self.service, self.push):
-            if socket is not None:
-                socket.close(0)
-        self.service, self.push = self.context.socket(zmq.DEALER), self.context.socket(zmq.PUSH)
-        for socket in (self.service, self.push):
-            keys.secure(socket, "writers")
-        for socket, endpoint in ((self.service, self.endpoint), (self.push, self.ingest)):
-            socket.linger = 0
-            socket.setsockopt(zmq.RECONNECT_IVL, 20)
-            socket.connect(endpoint)
-        self.generation, self.is_open, self.heard = self.shared.generation, False, time.monotonic()
-
-    def request(self, id, name, body):
-        request = pb.Request(version=1, id=id, client=self.client)
-        getattr(request, name).CopyFrom(body)
-        try:
-            self.service.send(request.SerializeToString(), zmq.NOBLOCK)
-        except zmq.Again:
-            pass
+        if self.push is not None:
+            self.push.close(0)
+        self.service.reopen()
+        self.push = self.service.context.socket(zmq.PUSH)
+        keys.secure(self.push, "writers")
+        self.push.linger = 0
+        self.push.setsockopt(zmq.RECONNECT_IVL, 20)
+        self.push.connect(self.ingest)
+        self.is_open, self.heard = False, time.monotonic()
 
     def hello(self, retry):
         """Opens the session, or takes it up again. An unanswered HELLO is repeated with its id."""
@@ -117,11 +91,8 @@ class Writer:
         if not retry or not self.hello_id:
             self.next_id += 1
             self.hello_id = self.next_id
-            oldest = self.stored[0].number if self.stored else self.last_number + 1
-            self.hello_body = pb.Hello(
-                session=self.session, name="chaos-%x" % self.uid, notices=True, oldest_number=oldest,
-                columns=[pb.Column(name=n, dtype=d, shape=s) for n, d, s in COLUMNS], memory=self.memory.name())
-        self.request(self.hello_id, "hello", self.hello_body)
+            self.asked = self.hello_body(name="chaos-%x" % self.uid, notices=True, memory=self.memory.name())
+        self.service.offer(self.hello_id, "hello", self.asked)
         self.hello_at = time.monotonic()
 
     def opened(self, reply):
@@ -138,9 +109,9 @@ class Writer:
         if hello.lost_messages:
             self.complain("%d messages were accepted and are lost" % hello.lost_messages)
         if not self.session:
-            self.tables = {t.name: t.id for t in hello.tables}
+            self.tables = {t.name: t for t in hello.tables}
             self.names_by_id = {t.id: t.name for t in hello.tables}
-            self.key_base = hello.key_base
+            self.next_key = hello.key_base
             self.log.write(["s", self.uid, hello.ordinal, hello.key_base, [self.index]])
         self.session, self.epoch, self.is_open, self.hello_id = hello.session, hello.epoch, True, 0
         self.allowed_bytes, self.received = 0, hello.credit.received
@@ -153,19 +124,15 @@ class Writer:
     def heartbeat(self):
         self.next_id += 1
         self.beat_at = time.monotonic()
-        self.request(self.next_id, "heartbeat", pb.Heartbeat(
+        self.service.offer(self.next_id, "heartbeat", pb.Heartbeat(
             session=self.session, epoch=self.epoch, sent=self.sent_to, confirmed_rejections=self.confirmed))
 
     def credit(self, credit):
         """Takes it, unless it is of another epoch or older than what is known."""
         if credit.epoch != self.epoch:
             return
-        records = []
-        for i, rejection in enumerate(credit.rejections):
-            if credit.first_rejection + i == self.confirmed:
-                self.confirmed += 1
-                records.append(["j", self.names_by_id.get(rejection.table, "?"), rejection.item, rejection.key,
-                                rejection.status, rejection.text])
+        records = [["j", self.names_by_id.get(rejection.table, "?"), rejection.item, rejection.key, rejection.status,
+                    rejection.text] for rejection in self.new_rejections(credit)]
         changed = {}
         for t, resolved, allowed, rejected in zip(credit.table, credit.resolved, credit.allowed, credit.rejected):
             self.allowed[t] = max(allowed, self.allowed.get(t, 0))
@@ -176,9 +143,9 @@ class Writer:
             elif resolved == before and rejected != self.rejected.get(t, 0):
                 self.complain("table %s: item %d is resolved with %d rejected, it were %d before"
                               % (self.names_by_id[t], resolved, rejected, self.rejected.get(t, 0)))
-            if resolved > self.numbers.get(t, 0):
+            if resolved > self.items_sent.get(t, 0):
                 self.complain("table %s: %d items are resolved, %d were sent"
-                              % (self.names_by_id[t], resolved, self.numbers.get(t, 0)))
+                              % (self.names_by_id[t], resolved, self.items_sent.get(t, 0)))
         if changed:
             records.append(["r", changed])
         if records:
@@ -199,19 +166,17 @@ class Writer:
                               % (self.names_by_id.get(t, t), self.resolved[t], resolved))
 
     def is_resolved(self, message):
-        return message.number <= self.received and all(self.resolved.get(t, 0) >= n for t, n in message.last.items())
+        return message.number <= self.received and all(self.resolved.get(t, 0) >= n for t, n in message.items.items())
 
     def forget(self):
         """Items begin in a chunk of their own message or in the last one of the message before. Dropped from the front
         only, and the newest messages stay: items to come may need their chunks."""
         while len(self.stored) > 2 and self.is_resolved(self.stored[0]) and self.is_resolved(self.stored[1]):
-            self.stored.popleft()
+            self.stored.pop(0)
 
     def read(self, timeout):
-        wait = int(timeout * 1000)
-        while self.service.poll(wait):
-            wait = 0
-            reply = pb.Reply.FromString(self.service.recv_multipart()[0])
+        while got := self.service.receive(timeout):
+            timeout, reply = 0, got[0]
             self.heard = time.monotonic()
             if reply.id and reply.id == self.bye_id:
                 self.ended(reply)
@@ -227,7 +192,7 @@ class Writer:
 
     def keep_alive(self):
         now = time.monotonic()
-        if self.service is None or self.generation != self.shared.generation or self.shared.cut[self.index]:
+        if self.push is None or self.service.generation != self.shared.generation or self.shared.cut[self.index]:
             self.shared.cut[self.index] = 0
             self.hello(retry=not self.is_open)
         elif not self.is_open:
@@ -249,7 +214,7 @@ class Writer:
             self.bye_id = self.next_id
         if time.monotonic() - self.bye_at > 0.3:
             self.bye_at = time.monotonic()
-            self.request(self.bye_id, "bye", pb.Bye(session=self.session, last_number=self.last_number))
+            self.service.offer(self.bye_id, "bye", pb.Bye(session=self.session, last_number=self.last_number))
 
     def ended(self, reply):
         if reply.status in (5, 11, 12):
@@ -264,42 +229,23 @@ class Writer:
         self.epoch = reply.credit.epoch
         self.credit(reply.credit)
         self.log.write(["b"])
-        for t, number in self.numbers.items():
+        for t, number in self.items_sent.items():
             if self.resolved.get(t, 0) != number:
                 self.complain("table %s: after bye %d of %d items are resolved"
                               % (self.names_by_id[t], self.resolved.get(t, 0), number))
         os._exit(0)
 
-    def chunks(self, header, small):
-        """New steps. Now and then a chunk is so large that it goes as a frame of its own."""
-        payload, codecs = [], b""
+    def new_steps(self, small):
+        """New chunks. Now and then one is so large that it goes as a frame of its own."""
         for _ in range(1 if small else self.random.randint(1, 3)):
             kind = self.random.random()   # from 103 steps on, samplers may read the chunk in shared memory
             length = 900 if kind < 0.02 else self.random.randint(90, 200) if kind < 0.1 else self.random.randint(2, 6)
-            codec = [blocks.RAW, blocks.RAW]
+            codecs = None
             if length < 80 and self.random.random() < 0.03:
-                codec = [self.random.choice(CODECS), self.random.choice(CODECS)]
-            steps = range(self.steps, self.steps + length)
-            rows = [b"".join(tag_row(self.uid, s) for s in steps), b"".join(data_row(self.uid, s) for s in steps)]
-            data = [blocks.encode(c, k, r) for c, k, r in zip(self.columns, codec, rows)]
-            header.chunk_number.append(self.next_chunk)
-            header.chunk_step.append(self.steps)
-            header.chunk_length.append(length)
-            header.chunk_episode.append(self.steps // 50)
-            header.block_size.extend(len(d) for d in data)
-            codecs += bytes(codec)
-            payload.append(b"".join(data))
-            self.window.append((self.next_chunk, self.steps, length))
-            self.next_chunk += 1
-            self.steps += length
-        header.block_codec = codecs
-        if max(map(len, payload)) < 20000:
-            header.packed, payload = len(payload), [b"".join(payload)]
-        elif sum(len(p) for m in self.stored for p in m.payload if m.header.place) < Memory.SIZE // 4:
-            header.place.extend(self.memory.put(payload))
-        return payload
-
-    columns = [pb.Column(name=n, dtype=d, shape=s) for n, d, s in COLUMNS]
+                codecs = [self.random.choice(CODECS), self.random.choice(CODECS)]
+            steps = range(self.next_step, self.next_step + length)
+            rows = [b"".join(row(self.uid, s) for s in steps) for row in (tag_row, data_row)]
+            self.window.append((self.chunk(rows, length, codecs, steps[0] // 50), steps[0], length))
 
     def place(self):
         """Where an item may lie: (chunk, offset, step, length)."""
@@ -308,13 +254,11 @@ class Writer:
         left = self.window[-1][1] + self.window[-1][2] - first - offset
         return chunk, offset, first + offset, self.random.randint(1, min(4, left))
 
-    def layout(self, header, table, kind):
-        if (table, kind) not in self.layouts:
-            self.layouts[table, kind] = len(self.layouts)
-            fields = [pb.Field(name=n, column=c, start=s, count=k, stride=d, squeeze=q)
-                      for n, c, s, k, d, q in LAYOUTS[kind]]
-            header.layouts.append(pb.Layout(id=self.layouts[table, kind], table=table, fields=fields))
-        return self.layouts[table, kind]
+    def layout_of(self, table, kind):
+        if (table, kind) not in self.kinds:
+            self.kinds[table, kind] = self.layout(table, [pb.Field(name=n, column=c, start=s, count=k, stride=d, squeeze=q)
+                                                          for n, c, s, k, d, q in LAYOUTS[kind]])
+        return self.kinds[table, kind]
 
     def spoil(self, name, key, priority, chunk):
         """An item that must be rejected: (what, key, priority, chunk, layout)."""
@@ -333,50 +277,41 @@ class Writer:
             priority, what = -1.0, "priority"
         return what, key, priority, chunk, kind
 
-    def compose(self, n_items):
-        hi, lo = struct.unpack("<QQ", self.session)
+    def new_message(self, n_items):
+        """The message, and its line of the log."""
         del self.window[:-1]
-        header = pb.Ingest(version=1, session_hi=hi, session_lo=lo, number=self.last_number + 1,
-                           oldest_chunk=self.window[0][0] if self.window else 1, run_policy=[self.last_number + 1])
-        payload = self.chunks(header, n_items == 1)
-        record, last, runs = [], {}, []
+        self.oldest_chunk, number = self.window[0][0] if self.window else 1, self.last_number + 1
+        self.new_steps(n_items == 1)
+        record = []
         for name in self.random.sample(self.names, min(n_items, self.random.randint(1, len(self.names)))):
-            t, items = self.tables[name], []
+            before, items = self.items_sent.get(self.tables[name].id, 0), []
             for _ in range(max(1, n_items // 2) if n_items > 1 else 1):
                 chunk, offset, step, length = self.place()
-                key, priority = self.key_base + self.keys, self.random.random() + 1e-6
-                self.keys += 1
+                key, priority = self.next_key, self.random.random() + 1e-6
+                self.next_key += 1
                 kind, bad = BY_NAME[name].layout, ""
                 if self.random.random() < 0.004:
                     bad, key, priority, chunk, kind = self.spoil(name, key, priority, chunk)
-                self.numbers[t] = last[t] = self.numbers.get(t, 0) + 1
-                layout = self.layout(header, name, kind)
-                if runs and runs[-1][0] == layout:
-                    runs[-1][2] += 1
-                else:
-                    runs.append([layout, last[t], 1])
-                header.item_key.append(key)
-                header.item_priority.append(priority)
-                header.item_chunk.append(chunk)
-                header.item_offset.append(offset)
-                header.item_length.append(length)
-                items.append([last[t], key, priority if priority == priority else -1, step, length, bad])
+                self.item(self.layout_of(name, kind), chunk, offset, length, priority, number, key)
+                items.append([before + len(items) + 1, key, priority if priority == priority else -1, step, length, bad])
                 if name == "replay" and not bad:
                     self.good.append(key)
             record.append([name, items])
-        header.run_layout.extend(r[0] for r in runs)
-        header.run_first.extend(r[1] for r in runs)
-        header.run_items.extend(r[2] for r in runs)
-        return Message(header, payload, last), ["m", header.number, record, bool(self.reads and header.place)]
+        large = max(sum(map(len, chunk[4])) for chunk in self.new_chunks) >= 20000
+        message = self.build(packed=not large)
+        del message.header.run_policy[1:]   # one for all
+        if large and sum(len(p) for m in self.stored for p in m.payload if m.header.place) < Memory.SIZE // 4:
+            message.header.place.extend(self.memory.put(message.payload))
+        return message, ["m", number, record, bool(self.reads and message.header.place)]
 
     def room(self, n_items):
         """Whether credit covers a message of this size for any choice of tables; without any, one item may go alone."""
         ahead = max(1, n_items // 2)
         if self.sent_bytes + 60000 + 200 * n_items * len(self.names) <= self.allowed_bytes:
-            ids = [self.tables[name] for name in self.names]
-            if all(self.numbers.get(t, 0) + ahead <= self.allowed.get(t, 0) for t in ids):
+            ids = [self.tables[name].id for name in self.names]
+            if all(self.items_sent.get(t, 0) + ahead <= self.allowed.get(t, 0) for t in ids):
                 return n_items
-        quiet = all(self.numbers.get(t, 0) == self.resolved.get(t, 0) for t in self.tables.values())
+        quiet = all(self.items_sent.get(t, 0) == self.resolved.get(t, 0) for t in self.names_by_id)
         return 1 if quiet and time.monotonic() - self.next_at > 0.2 else 0
 
     def produce(self):
@@ -387,11 +322,9 @@ class Writer:
         n = self.room(self.random.choice((2, 6, 12, 30)))
         if not n:
             return False
-        message, record = self.compose(n)
+        message, record = self.new_message(n)
         self.log.write(record)
-        self.last_number = message.number
-        self.sent_bytes += sum(len(f) for f in message.frames(self.epoch or 1))
-        self.stored.append(message)
+        self.sent_bytes += message.size()
         items = len(message.header.item_key)
         self.shared.done[self.index] += items
         self.budget -= items
@@ -405,7 +338,7 @@ class Writer:
         if skip < 0:
             self.complain("message %d is wanted, the oldest kept is %d" % (self.sent_to + 1, self.stored[0].number))
             os._exit(1)
-        for message in itertools.islice(self.stored, skip, None):
+        for message in self.stored[skip:]:
             try:
                 self.push.send_multipart(message.frames(self.epoch, self.reads), zmq.NOBLOCK)
             except zmq.Again:

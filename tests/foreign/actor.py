@@ -1,6 +1,7 @@
 """The writer's side: a session, numbered ingest messages, credits, exactly-once resend. See PROTOCOL.md, "Session".
 
-One Actor is one stream of steps. It keeps every message that it may have to send again.
+One Actor is one stream of steps. It keeps every message that it may have to send again. A Stream composes the messages; it neither
+sends nor waits.
 """
 
 import struct
@@ -23,24 +24,25 @@ class Message:
         self.chunks = []
         self.first_chunks = {}  # table id -> [(item number, its first chunk)]
 
-    def frames(self, epoch):
+    def frames(self, epoch, reads=False):
+        """reads: the broker reads chunks with a place from the writer's memory."""
         self.header.epoch = epoch
-        return [self.header.SerializeToString(), *self.payload]
+        return [self.header.SerializeToString(), *([] if reads and self.header.place else self.payload)]
 
     def size(self):
         return sum(len(f) for f in self.frames(self.header.epoch or 1))
 
 
-class Actor:
-    def __init__(self, service, columns, name="foreign", notices=None):
-        """service: a Service of its own. Notices can be had over DEALER only; a REQ polls with heartbeats."""
-        self.service, self.columns, self.name, self.push = service, columns, name, None
-        self.notices = service.kind in ("DEALER", "DELIMITED") if notices is None else notices
-        self.start()
+class Stream:
+    """A session's layouts, chunks and items, and the messages that they become."""
 
-    def start(self):
+    def __init__(self, columns):
+        self.columns = columns
+        self.begin()
+
+    def begin(self):
         """A new session, with all numbers at their beginning."""
-        self.session, self.epoch = b"", 0
+        self.session, self.epoch, self.tables = b"", 0, {}   # name -> TableSpec
         self.stored = []            # messages that may be needed again, without a gap
         self.last_number = 0
         self.sent_bytes = 0
@@ -51,154 +53,18 @@ class Actor:
         self.confirmed = 0          # rejections read
         self.rejections = []
         self.new_layouts, self.new_chunks, self.new_items = [], [], []
-        self.hello()
 
-    def hello(self):
-        """Opens the session or, if there is one, takes it up again."""
+    def hello_body(self, **more):
+        """What opens the session or, if there is one, takes it up again."""
         oldest = self.stored[0].number if self.stored else self.last_number + 1
-        body = pb.Hello(session=self.session, name=self.name, columns=self.columns, notices=self.notices,
-                        oldest_number=oldest)
-        reply = self.service.ask("hello", body)[0].hello
-        self.session, self.epoch, self.hello_reply = reply.session, reply.epoch, reply
-        self.released = 0   # credit given up: counted within an epoch
-        self.key_base = reply.key_base if self.last_number == 0 else self.key_base
-        self.next_key = self.key_base if self.last_number == 0 else self.next_key
-        self.tables = {t.name: t for t in reply.tables}
-        self.credit = reply.credit
-        self.take_credit(reply.credit)
-        self.connect_ingest(reply.ingest)
-        return reply
+        return pb.Hello(session=self.session, columns=self.columns, oldest_number=oldest, **more)
 
-    def connect_ingest(self, endpoint):
-        if self.push is not None:
-            self.push.close()
-        if endpoint.startswith("tcp://*"):
-            host = self.service.endpoint.split("://")[1].rsplit(":", 1)[0]
-            endpoint = endpoint.replace("*", host, 1)
-        self.push = self.service.context.socket(zmq.PUSH)
-        self.push.linger = 1000
-        self.push.connect(endpoint)
-
-    def resume(self, reconnect=True):
-        """After a broken connection or a gap: HELLO, then everything above `received` again, in order."""
-        if reconnect:
-            self.service.reopen()
-        self.push.linger = 0   # what this socket still holds carries an old epoch
-        reply = self.hello()
-        again = [message for message in self.stored if message.sent and message.number > reply.credit.received]
-        if reply.lost_messages:   # the broker has counted fewer bytes than were sent
-            self.sent_bytes = reply.credit.returned_bytes + sum(message.size() for message in again)
-        for message in again:
-            self.push.send_multipart(message.frames(self.epoch))
-        return reply
-
-    def start_over(self):
-        """After SESSION_UNKNOWN: a new session. Gives the keys that may or may not be in their tables: the application
-        decides what to do about them; they are never sent again silently."""
-        doubt = [key for message in self.stored if message.sent for key in self._unresolved_keys(message)]
-        self.start()
-        return doubt
-
-    def _unresolved_keys(self, message):
-        at, h = 0, message.header
-        for layout, first, count in zip(h.run_layout, h.run_first, h.run_items):
-            for i in range(count):
-                if first + i > self.resolved(self.layouts[layout][0]):
-                    yield h.item_key[at + i]
-            at += count
-
-    def heartbeat(self, explain=False, timeout=60.0):
-        sent = max((m.number for m in self.stored if m.sent), default=self.credit.received)
-        body = pb.Heartbeat(session=self.session, epoch=self.epoch, sent=sent,
-                            confirmed_rejections=self.confirmed, explain=explain, released_bytes=self.released)
-        credit = self.service.ask("heartbeat", body, timeout=timeout)[0].credit
-        self.take_credit(credit)
-        if self.released != body.released_bytes:   # others need it: say so at once
-            return self.heartbeat(explain, timeout)
-        return credit if credit.table else self.credit
-
-    def bye(self, timeout_ms=5000):
-        body = pb.Bye(session=self.session, last_number=self.last_number, timeout_ms=timeout_ms)
-        reply, _ = self.service.ask("bye", body, timeout=timeout_ms / 1000 + 60)
-        self.close()
-        return reply
-
-    def close(self):
-        self.push.close()
-
-    def take_credit(self, credit):
-        """All numbers are running totals: the newest message of an epoch is the truth."""
-        if credit.epoch != self.epoch:
-            return
+    def new_rejections(self, credit):
+        """Those that were not read before."""
         for i, rejection in enumerate(credit.rejections):
             if credit.first_rejection + i == self.confirmed:
-                self.rejections.append(rejection)
                 self.confirmed += 1
-        if not credit.table:   # says nothing about numbers: the broker waits for its disk, or wants HELLO first
-            self.credit.gap = credit.gap
-            return
-        self.credit = credit
-        unused = credit.allowed_bytes - self.sent_bytes - self.released
-        if 0 < credit.keep_bytes < unused:
-            self.released += unused - credit.keep_bytes
-        self.forget()
-
-    def resolved(self, table):
-        return dict(zip(self.credit.table, self.credit.resolved)).get(table, 0)
-
-    def allowed(self, table):
-        return dict(zip(self.credit.table, self.credit.allowed)).get(table, 0)
-
-    def unresolved(self, table=None):
-        ids = self.items_sent if table is None else [table]
-        return sum(self.items_sent.get(t, 0) - self.resolved(t) for t in ids)
-
-    def forget(self):
-        """Drops messages from the front as long as nobody can need them again: all items resolved, no chunk inside
-        the keep-alive window or referred to by an unresolved item. Only from the front, so that a resend has no gap."""
-        needed = self.oldest_chunk
-        for message in self.stored:
-            for table, items in message.first_chunks.items():
-                needed = min([needed] + [chunk for number, chunk in items if number > self.resolved(table)])
-        while self.stored:
-            m = self.stored[0]
-            if any(self.resolved(t) < n for t, n in m.items.items()) or any(c >= needed for c in m.chunks):
-                break
-            if not m.sent or m.number > self.credit.received:
-                break
-            self.stored.pop(0)
-
-    def may_send(self, message):
-        """The rule of credits, with its one exception: a single item when nothing of its table is outstanding."""
-        if self.sent_bytes + self.released + message.size() <= self.credit.allowed_bytes:
-            if all(last <= self.allowed(t) for t, last in message.items.items()):
-                return True
-        return len(message.header.item_key) == 1 and all(last == self.resolved(t) + 1
-                                                         for t, last in message.items.items())
-
-    def poll_credit(self, wait=0.05):
-        """Takes notices if we get them, else asks."""
-        if self.notices:
-            for credit in self.service.take_notices(wait):
-                self.take_credit(credit)
-        else:
-            time.sleep(wait / 5)
-            self.heartbeat()
-        if self.credit.gap:
-            self.resume(reconnect=False)
-
-    def wait_until(self, condition, timeout):
-        """False after the timeout. Heartbeats keep the session alive and repeat what a lost notice would have said."""
-        end, beat = time.monotonic() + timeout, time.monotonic()
-        while not condition():
-            left = end - time.monotonic()
-            if time.monotonic() - beat > self.hello_reply.heartbeat_ms / 1000:
-                self.heartbeat()
-                beat = time.monotonic()
-            self.poll_credit(min(0.05, max(0.0, left)))
-            if left <= 0:
-                return bool(condition())
-        return True
+                yield rejection
 
     def layout(self, table, fields):
         """fields: [pb.Field]. Gives the number by which items name it."""
@@ -295,6 +161,156 @@ class Actor:
         message = self.compose(len(self.new_items), packed)
         self.commit(message)
         return message
+
+
+class Actor(Stream):
+    def __init__(self, service, columns, name="foreign", notices=None):
+        """service: a Service of its own. Notices can be had over DEALER only; a REQ polls with heartbeats."""
+        self.service, self.name, self.push = service, name, None
+        self.notices = service.kind in ("DEALER", "DELIMITED") if notices is None else notices
+        super().__init__(columns)
+        self.hello()
+
+    def hello(self):
+        """Opens the session or, if there is one, takes it up again."""
+        reply = self.service.ask("hello", self.hello_body(name=self.name, notices=self.notices))[0].hello
+        self.session, self.epoch, self.hello_reply = reply.session, reply.epoch, reply
+        self.released = 0   # credit given up: counted within an epoch
+        self.key_base = reply.key_base if self.last_number == 0 else self.key_base
+        self.next_key = self.key_base if self.last_number == 0 else self.next_key
+        self.tables = {t.name: t for t in reply.tables}
+        self.credit = reply.credit
+        self.take_credit(reply.credit)
+        self.connect_ingest(reply.ingest)
+        return reply
+
+    def connect_ingest(self, endpoint):
+        if self.push is not None:
+            self.push.close()
+        if endpoint.startswith("tcp://*"):
+            host = self.service.endpoint.split("://")[1].rsplit(":", 1)[0]
+            endpoint = endpoint.replace("*", host, 1)
+        self.push = self.service.context.socket(zmq.PUSH)
+        self.push.linger = 1000
+        self.push.connect(endpoint)
+
+    def resume(self, reconnect=True):
+        """After a broken connection or a gap: HELLO, then everything above `received` again, in order."""
+        if reconnect:
+            self.service.reopen()
+        self.push.linger = 0   # what this socket still holds carries an old epoch
+        reply = self.hello()
+        again = [message for message in self.stored if message.sent and message.number > reply.credit.received]
+        if reply.lost_messages:   # the broker has counted fewer bytes than were sent
+            self.sent_bytes = reply.credit.returned_bytes + sum(message.size() for message in again)
+        for message in again:
+            self.push.send_multipart(message.frames(self.epoch))
+        return reply
+
+    def start_over(self):
+        """After SESSION_UNKNOWN: a new session. Gives the keys that may or may not be in their tables: the application
+        decides what to do about them; they are never sent again silently."""
+        doubt = [key for message in self.stored if message.sent for key in self._unresolved_keys(message)]
+        self.begin()
+        self.hello()
+        return doubt
+
+    def _unresolved_keys(self, message):
+        at, h = 0, message.header
+        for layout, first, count in zip(h.run_layout, h.run_first, h.run_items):
+            for i in range(count):
+                if first + i > self.resolved(self.layouts[layout][0]):
+                    yield h.item_key[at + i]
+            at += count
+
+    def heartbeat(self, explain=False, timeout=60.0):
+        sent = max((m.number for m in self.stored if m.sent), default=self.credit.received)
+        body = pb.Heartbeat(session=self.session, epoch=self.epoch, sent=sent,
+                            confirmed_rejections=self.confirmed, explain=explain, released_bytes=self.released)
+        credit = self.service.ask("heartbeat", body, timeout=timeout)[0].credit
+        self.take_credit(credit)
+        if self.released != body.released_bytes:   # others need it: say so at once
+            return self.heartbeat(explain, timeout)
+        return credit if credit.table else self.credit
+
+    def bye(self, timeout_ms=5000):
+        body = pb.Bye(session=self.session, last_number=self.last_number, timeout_ms=timeout_ms)
+        reply, _ = self.service.ask("bye", body, timeout=timeout_ms / 1000 + 60)
+        self.close()
+        return reply
+
+    def close(self):
+        self.push.close()
+
+    def take_credit(self, credit):
+        """All numbers are running totals: the newest message of an epoch is the truth."""
+        if credit.epoch != self.epoch:
+            return
+        self.rejections.extend(self.new_rejections(credit))
+        if not credit.table:   # says nothing about numbers: the broker waits for its disk, or wants HELLO first
+            self.credit.gap = credit.gap
+            return
+        self.credit = credit
+        unused = credit.allowed_bytes - self.sent_bytes - self.released
+        if 0 < credit.keep_bytes < unused:
+            self.released += unused - credit.keep_bytes
+        self.forget()
+
+    def resolved(self, table):
+        return dict(zip(self.credit.table, self.credit.resolved)).get(table, 0)
+
+    def allowed(self, table):
+        return dict(zip(self.credit.table, self.credit.allowed)).get(table, 0)
+
+    def unresolved(self):
+        return sum(sent - self.resolved(table) for table, sent in self.items_sent.items())
+
+    def forget(self):
+        """Drops messages from the front as long as nobody can need them again: all items resolved, no chunk inside
+        the keep-alive window or referred to by an unresolved item. Only from the front, so that a resend has no gap."""
+        needed = self.oldest_chunk
+        for message in self.stored:
+            for table, items in message.first_chunks.items():
+                needed = min([needed] + [chunk for number, chunk in items if number > self.resolved(table)])
+        while self.stored:
+            m = self.stored[0]
+            if any(self.resolved(t) < n for t, n in m.items.items()) or any(c >= needed for c in m.chunks):
+                break
+            if not m.sent or m.number > self.credit.received:
+                break
+            self.stored.pop(0)
+
+    def may_send(self, message):
+        """The rule of credits, with its one exception: a single item when nothing of its table is outstanding."""
+        if self.sent_bytes + self.released + message.size() <= self.credit.allowed_bytes:
+            if all(last <= self.allowed(t) for t, last in message.items.items()):
+                return True
+        return len(message.header.item_key) == 1 and all(last == self.resolved(t) + 1
+                                                         for t, last in message.items.items())
+
+    def poll_credit(self, wait=0.05):
+        """Takes notices if we get them, else asks."""
+        if self.notices:
+            for credit in self.service.take_notices(wait):
+                self.take_credit(credit)
+        else:
+            time.sleep(wait / 5)
+            self.heartbeat()
+        if self.credit.gap:
+            self.resume(reconnect=False)
+
+    def wait_until(self, condition, timeout):
+        """False after the timeout. Heartbeats keep the session alive and repeat what a lost notice would have said."""
+        end, beat = time.monotonic() + timeout, time.monotonic()
+        while not condition():
+            left = end - time.monotonic()
+            if time.monotonic() - beat > self.hello_reply.heartbeat_ms / 1000:
+                self.heartbeat()
+                beat = time.monotonic()
+            self.poll_credit(min(0.05, max(0.0, left)))
+            if left <= 0:
+                return bool(condition())
+        return True
 
     def push_message(self, message):
         self.sent_bytes += message.size()

@@ -233,8 +233,6 @@ class CartPoleActor:
         self.rng = random.Random("%d/%d" % (args.seed, args.index))
         self.env, self.policy, self.version = CartPole(self.rng), None, 0
         self.lanes = [Transitions(s, self.name, args, self.env.observation_shape) for s in shards.services]
-        # Actor i of N explores less the larger i is (Ape-X).
-        self.epsilon = args.epsilon ** (1 + args.epsilon_alpha * args.index / max(1, args.count - 1))
         self.total = self.steps = self.left = self.episodes = 0
         self.returns, self.reported = [], (time.monotonic(), 0, 0.0)
 
@@ -264,7 +262,7 @@ class CartPoleActor:
 
     def choose(self, observation):
         part = self.total / self.args.epsilon_steps if self.total < self.args.epsilon_steps else 1.0
-        if self.rng.random() < 1.0 + part * (self.epsilon - 1.0):
+        if self.rng.random() < 1.0 + part * (self.args.epsilon - 1.0):
             return self.rng.randrange(self.env.actions)
         values = self.policy.values(observation)
         return values.index(max(values))
@@ -336,7 +334,6 @@ def arguments():
     add = parser.add_argument
     add("--endpoint", required=True, help="of the broker's service: tcp://HOST:PORT or ipc://PATH")
     add("--index", type=int, default=0, help="which actor this is, from 0")
-    add("--count", type=int, default=1, help="how many there are")
     add("--seed", type=int, default=1, help="of everything random, together with the index")
     add("--steps", type=int, default=0, help="end after so many steps of all actors (stop.steps); 0: at SIGTERM")
     add("--table", default="replay", help="to insert into (adder.table)")
@@ -344,7 +341,6 @@ def arguments():
     add("--discount", type=float, default=0.99, help="agent.discount")
     add("--activation", choices=("relu", "tanh"), default="relu", help="of the network (agent.activation)")
     add("--epsilon", type=float, default=0.1, help="part of random actions")
-    add("--epsilon-alpha", type=float, default=0.0, help="actor i takes epsilon^(1 + alpha * i / (count - 1))")
     add("--epsilon-steps", type=int, default=0, help="steps of all actors over which it falls from 1")
     add("--pull-every", type=int, default=20, help="steps between looks for new parameters")
     add("--batch-items", type=int, default=20, help="steps that are stored and sent together")
@@ -352,7 +348,7 @@ def arguments():
     add("--folder", default="", help="for reports: FOLDER/actor-INDEX.jsonl; empty: none")
     add("--timeout", type=float, default=30.0, help="seconds without a broker before it gives up, with status 3")
     args = parser.parse_args()
-    for name in ("count", "n_step", "pull_every", "batch_items", "buffer_items"):
+    for name in ("n_step", "pull_every", "batch_items", "buffer_items"):
         if getattr(args, name) < 1:
             parser.error("--%s must be at least 1" % name.replace("_", "-"))
     return args

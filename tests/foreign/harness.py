@@ -48,44 +48,52 @@ class Broker:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="replay-foreign-"))
         self.config = self.folder / "broker.yaml"
         self.config.write_text(config.replace("FOLDER", str(self.folder)))
-        self.log = open(self.folder / "log", "wb")
+        self.log, self.where = open(self.folder / "log", "wb"), self.folder / "endpoints"
         self.process, self.endpoints = None, {}
         self.start()
 
-    def start(self):
-        where = self.folder / "endpoints"
-        where.unlink(missing_ok=True)
-        self.process = subprocess.Popen([BROKER, "-c", str(self.config), "--endpoints-file", str(where)],
-                                        stdout=self.log, stderr=self.log)
+    def launch(self, before=(), program=BROKER, **options):
+        """before: words before the command."""
+        self.where.unlink(missing_ok=True)
+        self.process = subprocess.Popen([*before, program, "-c", str(self.config), "--endpoints-file", str(self.where)],
+                                        stdout=self.log, stderr=self.log, **options)
         atexit.register(self.process.kill)  # a test that fails leaves no broker behind; one that has ended is left alone
+
+    def ready(self):
+        """Waits until it has bound its sockets."""
         end = time.monotonic() + LEAST
-        while not where.exists():
+        while not self.where.exists():
             if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("the broker did not start:\n" + self.text())
-            time.sleep(0.01)
-        self.endpoints = dict(line.split(None, 1) for line in where.read_text().splitlines() if line.strip())
+                raise RuntimeError("the broker did not start, status %s:\n%s" % (self.process.returncode, self.text()[-4000:]))
+            time.sleep(0.002)
+        self.endpoints = dict(line.split(None, 1) for line in self.where.read_text().splitlines() if line.strip())
+
+    def start(self):
+        self.launch()
+        self.ready()
 
     def alive(self):
         return self.process.poll() is None
 
+    def signal(self, number):
+        if self.alive():
+            self.process.send_signal(number)
+
     def text(self):
         self.log.flush()
-        return (self.folder / "log").read_text(errors="replace")
+        return pathlib.Path(self.log.name).read_text(errors="replace")
 
-    def stop(self):
-        """The exit status of a SIGTERM."""
-        if self.alive():
-            self.process.send_signal(signal.SIGTERM)
+    def stop(self, patience=120):  # a sanitizer looks for leaks at the end
+        """The exit status of a SIGTERM, or -SIGKILL if it does not end by itself."""
+        self.signal(signal.SIGTERM)
         try:
-            status = self.process.wait(120)  # a sanitizer looks for leaks at the end
+            return self.process.wait(patience)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        return status
+            return self.kill()
 
     def kill(self):
         self.process.kill()
-        self.process.wait()
+        return self.process.wait()
 
     def __enter__(self):
         return self
@@ -171,6 +179,12 @@ def state_of(pid):
         return "", "Z", 0
     rest = text[text.rindex(")") + 1:].split()
     return text[text.index("(") + 1:text.rindex(")")], rest[0], int(rest[1])
+
+
+def resident(pid, which="VmRSS"):
+    """Bytes of memory that a process has; VmHWM: the most so far."""
+    lines = pathlib.Path("/proc/%d/status" % pid).read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(which))
 
 
 def kill(pid, number=signal.SIGKILL):

@@ -50,11 +50,6 @@ def compress(data):
     return b"".join(out)
 
 
-def literals_only(data):
-    """The smallest correct encoder: one sequence without a match. It never shrinks anything."""
-    return _sequence(bytes(data))
-
-
 def decompress(data, size):
     """Gives exactly `size` bytes or raises ValueError."""
     data, out, at = bytes(data), bytearray(), 0

@@ -60,7 +60,7 @@ class Service:
         self.open()
 
     def send(self, name, body, payload=(), id=None):
-        """Sends a request and gives its id; `name` is the member of Request.body."""
+        """Sends a request and gives its id; `name` is the member of Request.body, and the body a message, or a dict of its fields."""
         if id is None:
             self.next_id += 1
             id = self.next_id
@@ -70,8 +70,7 @@ class Service:
         return id
 
     def frames(self, name, body, payload, id, settled):
-        request = pb.Request(version=VERSION, id=id, client=self.client, settled=settled)
-        getattr(request, name).CopyFrom(body)
+        request = pb.Request(version=VERSION, id=id, client=self.client, settled=settled, **{name: body})
         return [b""] * (self.kind == "DELIMITED") + [request.SerializeToString(), *payload]
 
     def settled(self):
@@ -150,12 +149,10 @@ class Service:
     def put(self, name, data):
         return self.ask("params_put", pb.ParamsPut(name=name), [data])[0].params.slots[0].version
 
-    def get(self, names, have=None, timeout_ms=0, head=False):
+    def get(self, names, have=None, timeout_ms=0):
         """[(SlotInfo, bytes)] of every slot that is newer than what we have."""
-        body = pb.ParamsGet(name=names, have=have or [0] * len(names), head=head)
+        body = pb.ParamsGet(name=names, have=have or [0] * len(names))
         if timeout_ms is not None:
             body.timeout_ms = timeout_ms
         reply, frames = self.ask("params_get", body, timeout=60.0 + (timeout_ms or 0) / 1000)
-        if head:
-            frames = [b""] * len(reply.params.slots)
         return list(zip(reply.params.slots, frames))

@@ -103,9 +103,8 @@ class Shards:
 class ShardedActor:
     """A session at each shard. An episode belongs to one of them: chunks and items of an episode are never split."""
 
-    def __init__(self, shards, columns, name="foreign", rng=None):
-        self.rng = rng or random.Random()
-        self.lanes = [Actor(Service(service.endpoint), columns, name) for service in shards.services]
+    def __init__(self, shards, columns):
+        self.lanes = [Actor(Service(service.endpoint), columns) for service in shards.services]
         self.away = set()   # shards that get no episodes
 
     def layout(self, table, fields):
@@ -115,7 +114,7 @@ class ShardedActor:
     def next_lane(self):
         """Where the next episode goes: the better of two, by items that are not confirmed yet."""
         living = [i for i in range(len(self.lanes)) if i not in self.away]
-        two = self.rng.sample(living, min(2, len(living)))
+        two = random.sample(living, min(2, len(living)))
         return self.lanes[min(two, key=lambda i: self.lanes[i].unresolved() + len(self.lanes[i].new_items))]
 
     def flush(self, timeout=60.0):

@@ -1,5 +1,6 @@
-/* A main for fuzz targets without libFuzzer: runs every file of the folders (or files) that are named, and then a fixed
- * number of damaged copies of each, so that compilers other than clang exercise the same code. */
+/* A main for fuzz targets without libFuzzer: runs every file of the folders (or files) that are named, a short one also
+ * cut at every byte, and then a fixed number of damaged copies of each, so that compilers other than clang exercise the
+ * same code. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 
 #define INPUT_BYTES (1u << 20)
 #define DAMAGED_COPIES 200
+#define CUT_BYTES 512u /* inputs up to this size are cut at every byte */
 
 /* An exact-size copy, so that a read past the end is seen by AddressSanitizer. */
 static void run_copy(const uint8_t *data, size_t size)
@@ -23,13 +25,18 @@ static void run_copy(const uint8_t *data, size_t size)
     free(copy);
 }
 
+/* Cuts the input somewhere, and turns a few of its bits over; the data is then as it was. */
 static void run_damaged(uint8_t *data, size_t size, struct rng *rng)
 {
+    uint64_t bits[4], edits = 1 + rng_below(rng, 4);
     run_copy(data, rng_below(rng, size));
-    uint64_t edits = 1 + rng_below(rng, 4);
-    for (uint64_t i = 0; i < edits; i++)
-        data[rng_below(rng, size)] ^= (uint8_t)(1u << rng_below(rng, 8));
+    for (uint64_t i = 0; i < edits; i++) {
+        bits[i] = rng_below(rng, 8 * size);
+        data[bits[i] / 8] ^= (uint8_t)(1u << bits[i] % 8);
+    }
     run_copy(data, size);
+    for (uint64_t i = 0; i < edits; i++)
+        data[bits[i] / 8] ^= (uint8_t)(1u << bits[i] % 8);
 }
 
 static int run_file(const char *path, struct rng *rng)
@@ -43,6 +50,8 @@ static int run_file(const char *path, struct rng *rng)
     size_t size = data ? fread(data, 1, INPUT_BYTES, in) : 0;
     fclose(in);
     run_copy(data, size);
+    for (size_t cut = 0; size <= CUT_BYTES && cut < size; cut++)
+        run_copy(data, cut);
     for (int i = 0; size > 0 && i < DAMAGED_COPIES; i++)
         run_damaged(data, size, rng);
     free(data);

@@ -7,7 +7,7 @@ Nothing here may be derived from agent/env: these models are what that code is c
 
 Each model has
     name, tolerance
-    begin(vector)          the state that set_state makes of a vector (a tuple; may hold more than the vector)
+    begin(vector)          the state that set_state makes of a vector (a tuple; may hold more than the vector), after a reset with seed 0
     observe(state)         a list of numbers
     step(state, action)    (state, reward, terminal); the action is a list of native values
 """
@@ -49,7 +49,7 @@ class Model:
         return list(state)
 
     def valid(self, state):
-        """Whether the equations hold here; a trace ends before they do not."""
+        """Whether the equations hold here; a case ends before they do not."""
         return True
 
 
@@ -214,80 +214,6 @@ class Memory(Model):
         return [max(0.0, (self.length - time) / self.length), 2.0 * cue - 1 if time == 0 else 0.0]
 
 
-class Breakout(Model):
-    """MinAtar's Breakout. This reading of its rules, in the order of one step:
-
-    1. The paddle moves by at most one cell in row 9 and stops at the sides.
-    2. The ball aims at the diagonal neighbour in its direction (0 up-left, 1 up-right, 2 down-right, 3 down-left).
-    3. Beyond a side: it aims at the cell of the side column instead (the row still changes) and its horizontal
-       direction turns. This comes before and together with any of 4, 5, 6.
-    4. Above row 0: it aims at row 0 and its vertical direction turns.
-    5. Else, a brick in the cell aimed at: unless the step before met a brick too, the brick goes, the reward is 1, the
-       ball keeps its row (the column still changes) and its vertical direction turns. Right after such a step the ball
-       flies through: no reward, the brick stays, the ball is in the brick's cell.
-    6. Else, row 9 aimed at: if no brick is left, a new wall appears in rows 1 to 3. If the paddle is in the column that
-       the ball leaves, the ball keeps its row and its vertical direction turns. Else, if the paddle is in the column
-       aimed at, the ball keeps its row and turns back the way it came in both directions; the column still changes.
-       Else the ball enters row 9 and the episode ends.
-    7. The trail is where the ball was before the step. "Met a brick" is remembered for one step, whether the brick went
-       or not.
-
-    Planes, last in the order of an observation: paddle, ball, trail, brick. Actions: 0 stay, 1 left, 2 right.
-    """
-
-    name = "Breakout"
-    size = 10
-    horizontal = {0: 1, 1: 0, 2: 3, 3: 2}  # the direction with its horizontal part turned
-    vertical = {0: 3, 3: 0, 1: 2, 2: 1}
-
-    def begin(self, vector):
-        row, column, direction, paddle = vector[:4]
-        cells = enumerate(vector[4:])
-        bricks = frozenset((1 + i // self.size, i % self.size) for i, brick in cells if brick)
-        return (row, column, direction, paddle, bricks, (row, column), False)
-
-    def step(self, state, action):
-        row, column, direction, paddle, bricks, _, struck = state
-        paddle = clip(paddle + {0: 0, 1: -1, 2: 1}[action[0]], 0, self.size - 1)
-        trail = (row, column)
-        to_row = row + (1 if direction in (2, 3) else -1)
-        to_column = column + (1 if direction in (1, 2) else -1)
-        reward, terminal, meets_brick = 0.0, False, False
-        if not 0 <= to_column < self.size:
-            to_column = clip(to_column, 0, self.size - 1)
-            direction = self.horizontal[direction]
-        if to_row < 0:
-            to_row = 0
-            direction = self.vertical[direction]
-        elif (to_row, to_column) in bricks:
-            meets_brick = True
-            if not struck:
-                reward = 1.0
-                bricks = bricks - {(to_row, to_column)}
-                to_row = row
-                direction = self.vertical[direction]
-        elif to_row == self.size - 1:
-            if not bricks:
-                bricks = frozenset((r, c) for r in (1, 2, 3) for c in range(self.size))
-            if column == paddle:
-                to_row, direction = row, self.vertical[direction]
-            elif to_column == paddle:
-                to_row, direction = row, self.vertical[self.horizontal[direction]]
-            else:
-                terminal = True
-        return (to_row, to_column, direction, paddle, bricks, trail, meets_brick), reward, terminal
-
-    def observe(self, state):
-        row, column, _, paddle, bricks, trail, _ = state
-        planes = [[0, 0, 0, 0] for _ in range(self.size * self.size)]
-        planes[(self.size - 1) * self.size + paddle][0] = 1
-        planes[row * self.size + column][1] = 1
-        planes[trail[0] * self.size + trail[1]][2] = 1
-        for r, c in bricks:
-            planes[r * self.size + c][3] = 1
-        return [value for cell in planes for value in cell]
-
-
 class Rng:
     """xoshiro256++, seeded by splitmix64: what environments draw from. Published by Blackman and Vigna, and Steele et al."""
 
@@ -342,7 +268,7 @@ class MinAtar(Model):
         return self.reset(state[2]), 0, state[2]
 
     def begin(self, vector):
-        return self.scene([int(v) for v in vector]), 0, Rng(0)
+        return self.scene([int(v) for v in vector]), 0, self.start(0)[2]
 
     def step(self, state, action):
         return self.advance(copy.deepcopy(state), action)
@@ -359,6 +285,81 @@ class MinAtar(Model):
         for row, column, plane in self.cells(state[0]):
             values[(row * self.size + column) * len(self.planes) + self.planes.index(plane)] = 1
         return values
+
+
+class Breakout(MinAtar):
+    """MinAtar's Breakout. This reading of its rules, in the order of one step:
+
+    1. The paddle moves by at most one cell in row 9 and stops at the sides.
+    2. The ball aims at the diagonal neighbour in its direction (0 up-left, 1 up-right, 2 down-right, 3 down-left).
+    3. Beyond a side: it aims at the cell of the side column instead (the row still changes) and its horizontal
+       direction turns. This comes before and together with any of 4, 5, 6.
+    4. Above row 0: it aims at row 0 and its vertical direction turns.
+    5. Else, a brick in the cell aimed at: unless the step before met a brick too, the brick goes, the reward is 1, the
+       ball keeps its row (the column still changes) and its vertical direction turns. Right after such a step the ball
+       flies through: no reward, the brick stays, the ball is in the brick's cell.
+    6. Else, row 9 aimed at: if no brick is left, a new wall appears in rows 1 to 3. If the paddle is in the column that
+       the ball leaves, the ball keeps its row and its vertical direction turns. Else, if the paddle is in the column
+       aimed at, the ball keeps its row and turns back the way it came in both directions; the column still changes.
+       Else the ball enters row 9 and the episode ends.
+    7. The trail is where the ball was before the step. "Met a brick" is remembered for one step, whether the brick went
+       or not.
+
+    An episode begins with the ball in row 3, at the left side and flying down-right, or (1 of 2) at the right side and flying
+    down-left, above a whole wall. Actions: 0 stay, 1 left, 2 right.
+    """
+
+    name = "Breakout"
+    planes = ("paddle", "ball", "trail", "brick")
+    horizontal = {0: 1, 1: 0, 2: 3, 3: 2}  # the direction with its horizontal part turned
+    vertical = {0: 3, 3: 0, 1: 2, 2: 1}
+
+    def reset(self, rng):
+        return self.scene([3, *((9, 3) if rng.below(2) == 1 else (0, 2)), 4] + [1] * 30)
+
+    def scene(self, vector):
+        row, column, direction, paddle = vector[:4]
+        bricks = {(1 + i // self.size, i % self.size) for i, brick in enumerate(vector[4:]) if brick}
+        return Namespace(row=row, column=column, direction=direction, paddle=paddle, bricks=bricks, trail=(row, column),
+                         struck=False)
+
+    def play(self, game, action, rng):
+        game.paddle = clip(game.paddle + {0: 0, 1: -1, 2: 1}[action], 0, self.size - 1)
+        game.trail = game.row, game.column
+        row = game.row + (1 if game.direction in (2, 3) else -1)
+        column = game.column + (1 if game.direction in (1, 2) else -1)
+        reward, terminal, meets_brick = 0, False, False
+        if not 0 <= column < self.size:
+            column = clip(column, 0, self.size - 1)
+            game.direction = self.horizontal[game.direction]
+        if row < 0:
+            row = 0
+            game.direction = self.vertical[game.direction]
+        elif (row, column) in game.bricks:
+            meets_brick = True
+            if not game.struck:
+                reward = 1
+                game.bricks.remove((row, column))
+                row = game.row
+                game.direction = self.vertical[game.direction]
+        elif row == self.size - 1:
+            if not game.bricks:
+                game.bricks = {(r, c) for r in (1, 2, 3) for c in range(self.size)}
+            if game.column == game.paddle:
+                row, game.direction = game.row, self.vertical[game.direction]
+            elif column == game.paddle:
+                row, game.direction = game.row, self.vertical[self.horizontal[game.direction]]
+            else:
+                terminal = True
+        game.row, game.column, game.struck = row, column, meets_brick
+        return reward, terminal
+
+    def cells(self, game):
+        yield self.size - 1, game.paddle, "paddle"
+        yield game.row, game.column, "ball"
+        yield *game.trail, "trail"
+        for brick in game.bricks:
+            yield *brick, "brick"
 
 
 class Freeway(MinAtar):

@@ -38,25 +38,23 @@ class BrowserError(Exception):
 class Browser:
     """One window. Use it with `with`."""
 
-    def __init__(self, width=1280, height=1000, dark=False):
+    def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="replay-browser-")
         self.base = f"http://127.0.0.1:{self._start_driver()}"
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-                     f"--user-data-dir={self.folder}/profile", f"--window-size={width},{height}",
+                     f"--user-data-dir={self.folder}/profile", "--window-size=1280,1000",
                      # no service of the browser's own may ask the network: the tests count requests
                      "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run",
                      "--disable-default-apps", "--disable-features=OptimizationHints,MediaRouter,Translate"]
-        if dark:
-            arguments.append("--force-prefers-color-scheme=dark")
         wanted = {"capabilities": {"alwaysMatch": {
             "browserName": "chrome", "timeouts": {"script": 240000}, "goog:chromeOptions": {"args": arguments, "binary": shutil.which("chromium")},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}}
         self.session = self._call("POST", "/session", wanted)["sessionId"]
 
-    def _start_driver(self, tries=3):
+    def _start_driver(self):
         """Starts chromedriver and returns its port. It ends at once if another program takes the port that it has found free."""
         said = []
-        for _ in range(tries):
+        for _ in range(3):
             self.driver = subprocess.Popen(["chromedriver", "--port=0", f"--log-path={self.folder}/driver.log"],
                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
             for line in self.driver.stdout:

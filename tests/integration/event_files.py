@@ -3,16 +3,7 @@
 import struct
 
 from harness import equal
-
-
-def crc32c(data):
-    """Castagnoli, bit by bit."""
-    crc = 0xffffffff
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
-    return crc ^ 0xffffffff
+from weights import crc32c
 
 
 def masked(data):

@@ -15,9 +15,9 @@ from actor import Actor
 from generated import SOURCE, pb
 from harness import Broker, check, contains, equal, eventually
 from learner import Learner
-from service import ReplayError, Service
+from service import Service
 
-INVALID_ARGUMENT, DEADLINE_EXCEEDED, FAILED_PRECONDITION, SESSION_UNKNOWN = 1, 4, 6, 9
+INVALID_ARGUMENT, FAILED_PRECONDITION, SESSION_UNKNOWN = 1, 6, 9
 
 CONFIG = """
 memory_limit: 256MiB
@@ -335,7 +335,7 @@ def test_actor_and_learner_keep_the_ratio(world):
     equal(actor.bye().status, 0)
 
 
-def insert_some(actor, layout, count, first=None):
+def insert_some(actor, layout, count):
     for _ in range(count):
         actor.item(layout, actor.chunk(rows(actor.next_step, 2), 2), 0, 2)
         check(actor.send(), "no credit")
@@ -430,44 +430,6 @@ def test_a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
         check(actor.flush(), "not resolved")
         equal(actor.rejections, [])
         equal(actor.bye().status, 0)
-
-
-def test_parameters_are_put_read_and_waited_for(world):
-    service, other = world.service(), world.service()
-    first = service.put("policy", b"weights 1" * 1000)
-    slots = other.get(["policy"])
-    equal([(s.name, s.version, data) for s, data in slots], [("policy", first, b"weights 1" * 1000)])
-    equal(other.get(["policy"], [first]), [])
-    try:
-        other.get(["policy"], [first], timeout_ms=30)
-        check(False, "nothing is newer")
-    except ReplayError as error:
-        equal(error.status, DEADLINE_EXCEEDED)
-        contains(error.text, "policy", str(first))
-    body = pb.ParamsGet(name=["policy", "target"], have=[first, 0])
-    waiting = other.send("params_get", body)
-    eventually(lambda: service.info().server.waiter_count >= 1)
-    equal(service.put("target", b"t"), 1)
-    reply, frames = other.wait(waiting)
-    equal(([(s.name, s.version) for s in reply.params.slots], frames), ([("target", 1)], [b"t"]))
-    equal(service.put("policy", b"two"), first + 1)
-    equal([(s.name, s.version, s.bytes, d) for s, d in other.get(["target", "policy"], [0, first])],
-          [("target", 1, 1, b"t"), ("policy", first + 1, 3, b"two")])
-    equal([(s.version, s.bytes) for s, _ in other.get(["policy"], head=True)], [(first + 1, 3)])
-
-
-def test_counters_count_once_however_often_asked(world):
-    service = world.service("DEALER")
-    start = service.counter("steps")
-    equal(service.counter("steps", 5), start + 5)
-    id = service.send("counter", pb.Counter(name="steps", add=7))
-    service.send("counter", pb.Counter(name="steps", add=7), id=id)  # a retry
-    answers = [service.receive(5), service.receive(5)]
-    equal([a[0].counter.value for a in answers], [start + 12] * 2)
-    service.reopen()
-    service.send("counter", pb.Counter(name="steps", add=7), id=id)  # and one over a new connection
-    equal(service.wait(id)[0].counter.value, start + 12)
-    equal(service.counter("steps", -12), start)
 
 
 def test_events_are_hints(world):

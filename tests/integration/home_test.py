@@ -6,7 +6,7 @@ import socket
 import sys
 
 from browser import Browser, available, fetch
-from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, sets
+from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, sets
 from harness import contains, free_ports
 
 if available():
@@ -17,8 +17,8 @@ if available():
 class Home(Place):
     """A place whose runs have one page, at an address that no other test uses."""
 
-    def __init__(self, config=CONFIG):
-        super().__init__(config)
+    def __init__(self):
+        super().__init__()
         self.address = "127.0.0.1:%d" % free_ports(1)[0]
         self.environment["REPLAY_PAGE"] = self.address
         self.root = "http://%s/" % self.address
@@ -92,26 +92,6 @@ def test_every_button():
         equal([one for one in browser.problems() if "(Bad Request)" not in one], [], "the console")  # the refusal
         contains(yes(), "The run ends")
         run.ends(0, 3 * PATIENCE)
-
-
-def test_a_hostile_page():
-    """Without the token of the server, and from the pages of other sites, nothing can be pressed."""
-    with Home() as place:
-        run = place.running("--folder", "run", *sets(*ENDLESS))
-        base, token = place.url().split("?token=")
-        good, order = {"Authorization": "Bearer " + token}, {"order": "pause"}
-        equal(ask(base + "api/state")[0], 200, "looking")
-        for path in ("api/ask", "api/do"):
-            equal(ask(base + path, {}, order)[0], 401, path + " without a token")
-            equal(ask(base + path, {"Authorization": "Bearer " + "0" * 64}, order)[0], 401, path + " with another token")
-            for header in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
-                equal(ask(base + path, {**good, **header}, order)[0], 403, path + " with " + str(header))
-        equal(ask(base + "api/state", {"Host": "evil.example"})[0], 403, "by another name")
-        equal(ask(base + "api/ask", good, {"order": "fly"})[0], 400, "an unknown order")
-        equal(ask(base + "api/ask", good, {"order": 7})[0], 400, "no order")
-        check(run.status().get("cause") != "paused", "somebody has paused the run")
-        modes = [(path.name, oct(path.stat().st_mode & 0o777)) for path in place.base.glob("cache/replay/page.token")]
-        equal(modes, [("page.token", "0o600")], "the token's file")
 
 
 def test_one_address_for_all():

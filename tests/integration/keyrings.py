@@ -140,27 +140,24 @@ class KeyWorld:
         self.watch = self.broker.service(self.admin)
         self.watch.info()   # it is in, whatever happens to the list
 
-    def remove(self):
-        self.broker.remove()
-
 
 def status(service, name, body, payload=(), timeout=60.0):
     """The status of one request."""
     return service.ask(name, body, payload, timeout, check=False)[0].status
 
 
-def send(actor, table="t", count=1, timeout=60.0):
+def send(actor, table="t", count=1, timeout=60.0, policy=0):
     """Sends items of one step."""
     if not any(layout.table == table for _, layout in actor.layouts):
         actor.layout(table, FIELDS)
     layout = next(l.id for _, l in actor.layouts if l.table == table)
     chunk = actor.chunk([ROW * count], count)
     for i in range(count):
-        actor.item(layout, chunk, i, 1)
+        actor.item(layout, chunk, i, 1, policy=policy)
     actor.oldest_chunk = chunk
     return actor.send(timeout)
 
 
-def write(actor, table="t", count=1, timeout=60.0):
+def write(actor, table="t", count=1, timeout=60.0, policy=0):
     """Writes items of one step and waits until they are in their table."""
-    return send(actor, table, count, timeout) and actor.flush(timeout)
+    return send(actor, table, count, timeout, policy) and actor.flush(timeout)

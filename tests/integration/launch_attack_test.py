@@ -11,8 +11,8 @@ import subprocess
 import termios
 import time
 
-from launches import CONFIG, ENDLESS, PATIENCE, SLOW, Place, check, equal, eventually, program, sets
-from launch_scripts import STUBBORN, counted, foreign
+from launches import ENDLESS, PATIENCE, SLOW, Place, check, equal, eventually, program, sets
+from launch_scripts import STUBBORN, foreign
 import harness
 from harness import contains, free_ports, kill, state_of
 
@@ -95,23 +95,6 @@ def test_somebody_else_ends_them():
         run.stop()
 
 
-def test_broker_and_learner_die():
-    """Nobody is left who could tell the new broker how far the run is, but the launcher."""
-    with Place() as place:
-        run = place.running(*sets(*ENDLESS))
-        counted(run, 1000000)
-        run.await_alive(lambda: run.status()["steps"] > 1000000, "many steps")
-        for name in ("learner-0", "broker"):
-            os.kill(run.pid(name), signal.SIGKILL)
-        run.await_start("broker", 2)
-        run.await_alive(lambda: counted(run) > 1000000, "the steps at the new broker")
-        run.await_phase("running")
-        check(counted(run) < 1500000, "they were put back twice:", counted(run))
-        steps = run.history()
-        equal(steps, sorted(steps), "steps")
-        run.stop()
-
-
 def test_broker_dies_at_once():
     """It has written where it listens, and answers nobody."""
     with Place() as place:
@@ -172,14 +155,6 @@ def test_stopped_launcher():
         contains(place.call("stop", "--force")[0], ": stopped")
         run.ends(-signal.SIGKILL)
         place.nobody_left(3 * SLOW)
-
-
-def test_flood():
-    with foreign("#!/bin/sh\ntruncate -s 257M /proc/$$/fd/1\nexec sleep 600\n") as place:
-        run = place.launch()
-        run.await_text("actor-0 has printed more than 256 MiB: its log is emptied")
-        run.await_alive(lambda: len(run.log("actor-0")) < 1 << 20, "an empty log")
-        run.stop()
 
 
 def test_folder_goes_away():
@@ -294,17 +269,3 @@ def test_interrupted_at_the_end():
         run.await_phase("measuring")
         contains(run.stop(), "the last parameters were not measured: the run was asked to end", "small done after")
         equal((run.read("report.json")["phase"], run.read("report.json")["final_value"]), ("done", None), "report")
-
-
-def test_interrupted_profile():
-    with Place(CONFIG.replace("count: 2", "count: auto")) as place:
-        run = place.launch(*sets("plan.measure=5s"))
-        run.await_alive(lambda: list(run.folder.glob("profile/*/actor-0.log")), "actors that are measured")
-        contains(place.call("status", status=1)[1], "it is being measured")
-        follow = place.start("status", "--follow", "--json")
-        asked = time.monotonic()
-        run.signal()
-        run.signal(signal.SIGTERM)
-        contains(run.ends(130, PATIENCE), "stopped while it was measuring")
-        contains(follow.ends(0), '"phase": "stopped"', "before the run began")
-        check(time.monotonic() - asked < PATIENCE / 2, "it took", time.monotonic() - asked, "s")

@@ -112,10 +112,6 @@ def test_refused():
                 (["broker.tables[0].limiter={kind: stack}"], "a stack over shards has no meaning")):
             _, said = place.call("check", str(place.config), *sets(*sets_), status=2)
             contains(said, sentence)
-        said, _ = place.call("check", str(place.config), *sets("plan.cores=2"))
-        contains(said, "hint: broker.shards is 4, and this machine has 2 cores")
-        said, _ = place.call("check", str(place.config), *sets("plan.cores=8"))
-        check("hint" not in said, said)
         single = subprocess.run([program("single"), "-c", str(place.config)], capture_output=True, text=True)
         check(single.returncode != 0, single)
         contains(single.stderr, "has one broker")

@@ -115,8 +115,10 @@ def test_each_end():
 def test_orders():
     """Pause, go, ratio, evaluate and checkpoint of a run that goes on, from the command line; what cannot be done is refused with a reason."""
     with Place() as place:
-        run = place.running("--folder", "run", *sets(*ENDLESS, "learners.save_every=1h", "evaluator.every=1000000000", "launch.backoff=200ms"))
+        run = place.running("--folder", "run", *sets(*ENDLESS, "learners.save_every=1h", "evaluator.every=1000000000", "launch.backoff=200ms",
+                                                     "hosts=[{name: local, cores: 1.5}]"))
         state = run.folder / "learner.weights"
+        equal(run.status()["cores"], 1.5, "processors that the run may use")
 
         def stands():
             """Awaits three states without a step between them; before them, actors take the steps that they have begun."""

@@ -87,11 +87,7 @@ def watch(columns, rows):
     with Place() as place, Terminal(place, columns, rows) as terminal:
         start(terminal, place)
         terminal.await_screen(lambda screen: settled(screen) and curve(screen), "a whole frame with the curve of returns")
-        screen = terminal.await_check(check_frame, columns, rows)
-        keep = os.environ.get("RP_KEEP_VIEW")
-        if keep:
-            with open(keep, "a") as out:
-                out.write("%dx%d\n%s\n" % (columns, rows, "\n".join(screen)))
+        terminal.await_check(check_frame, columns, rows)
 
         # Frames go on in place.
         next_frame(terminal)
@@ -122,8 +118,7 @@ def watch(columns, rows):
         check(head < result < screen.index("status=0"), screen)
         contains("\n".join(screen[result:]), "Ctrl-C", "last evaluation ", "report: runs/small-")
         contains(" ".join(screen), "stopping: Ctrl-C")
-        equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0",
-              "the cursor is shown, lines wrap, and the screen is the usual one")
+        terminal.is_restored()
 
 
 def test_80_by_24():

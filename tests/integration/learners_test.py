@@ -110,25 +110,3 @@ def test_deaths():
         run.stop(*learners, actor)
         counted = run.counter("learner_steps")
         check(counted <= max(step_of(run, i) for i in everyone) + 5, "counted", counted, "learner steps")
-
-
-def test_pause():
-    """A table that gives nothing for longer than a round separates nobody, also when one comes back meanwhile."""
-    with make_run() as run:
-        run.broker()
-        learners, actor = [run.learner(i) for i in range(LEARNERS)], run.actor()
-        everyone = range(LEARNERS)
-        await_steps(run, everyone)
-        actor.stop()
-        eventually(lambda: run.table()["limiter"]["samples_wait"], PATIENCE, "a table that waits for inserts")
-        run.await_more("learner-1", "time", 0.7)
-        before = max(step_of(run, i) for i in (1, 2))
-        learners[0].kill()
-        learners[0] = run.learner(0, "--fresh")
-        run.await_more("learner-1", "time", 1.5)
-        actor = run.actor()
-        await_steps(run, everyone)
-        eventually(lambda: check_equal_prints(run, 0, 1, before + 1) and check_equal_prints(run, 0, 2, before + 1),
-                   PATIENCE, "a step at which learners have reported")
-        check(min(step_of(run, i) for i in everyone) > before, "learned steps were lost")
-        run.stop(*learners, actor)

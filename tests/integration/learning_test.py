@@ -1,6 +1,5 @@
-"""Agents really learn: Ape-X DQN on CartPole-v1 to a mean return of 400 over 20 greedy episodes, for three seeds; and a
-run in one process is the same every time for a seed. And bench/learning --agents: which runs it repeats, its numbers and its curves,
-with a replay-launch that writes made-up results."""
+"""Agents really learn: Ape-X DQN on CartPole-v1 to a mean return of 400 over 20 greedy episodes, for three seeds. And bench/learning
+--agents: which runs it repeats, its numbers and its curves, with a replay-launch that writes made-up results."""
 
 import concurrent.futures
 import json
@@ -50,13 +49,6 @@ def check_learning(pool):
             met = False
             print(f"seed {seed} did not get to {ENOUGH} within {BUDGET} steps: {curve}")
     return met
-
-
-def check_repeatable(pool):
-    """True if a seed repeats its weights, and another seed does not."""
-    prints = [lines[-1]["fingerprint"] for lines in pool.map(lambda seed: run(seed, "stop.steps=4000"), (1, 1, 2))]
-    print(f"fingerprints after 4000 steps: seed 1 {prints[0]}, again {prints[1]}; seed 2 {prints[2]}")
-    return prints[0] == prints[1] != prints[2]
 
 
 # Takes the place of replay-launch. The learner waits 0.9 of its first report, which has no beginning, then 0.5 of one second and 0.1
@@ -204,8 +196,5 @@ def main():
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         met = check_learning(pool)
-        same = check_repeatable(pool)
     print(f"{time.monotonic() - began:.1f} s in all")
-    if not same:
-        print("a seed does not repeat its weights, or two seeds give the same")
-    return 0 if met and same else 1
+    return 0 if met else 1

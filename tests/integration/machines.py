@@ -346,9 +346,9 @@ class Lab:
         shutil.rmtree(self.base, ignore_errors=True)
 
 
-def place_in(lab, hosts, config=CONFIG):
+def place_in(lab, hosts):
     """A working directory at home, for runs over the machines."""
-    place = Place(config + hosts, cache=lab.base / "cache")
+    place = Place(CONFIG + hosts, cache=lab.base / "cache")
     place.prefix = lab.prefix()
     return place
 

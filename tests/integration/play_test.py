@@ -1,16 +1,14 @@
 """An agent at play: episodes that the evaluator records, and the environment drawn in a terminal."""
 
-import os
 import pathlib
-import pty
-import select
+import re
+import shutil
 import subprocess
 import sys
-import termios
-import time
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, program, sets
 from harness import contains, json_lines
+from terminals import PROMPT, Terminal
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
 
@@ -44,57 +42,38 @@ def test_evaluations_are_recorded():
         check(later[-1]["head"]["at"] > kept[-1]["head"]["at"], "no later recording")
 
 
-class Terminal:
-    """A program in a terminal of its own."""
-
-    def __init__(self, place, *words):
-        self.master, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, (24, 80))
-        self.before = termios.tcgetattr(theirs)
-        self.popen = subprocess.Popen([program("launch"), *words], cwd=place.base, stdin=theirs, stdout=theirs, stderr=theirs,
-                                      env=dict(place.environment, TERM="xterm-256color"), start_new_session=True,
-                                      preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)))  # becomes the controlling terminal
-        self.theirs, self.out = theirs, ""
-
-    def read_until(self, condition, what):
-        end = time.monotonic() + PATIENCE
-        while not condition(self.out):
-            check(time.monotonic() < end, what, "does not come; there is", self.out[-500:])
-            if select.select([self.master], [], [], 0.1)[0]:
-                self.out += os.read(self.master, 65536).decode(errors="replace")
-
-    def press(self, key):
-        os.write(self.master, key)
-
-    def ends(self, text, status=0):
-        self.read_until(lambda out: text in out.replace("\r", ""), text)
-        equal(self.popen.wait(PATIENCE), status, "exit status")
-        equal(termios.tcgetattr(self.theirs), self.before, "the terminal's mode")
-        contains(self.out, "\x1b[?25h\x1b[?1049l")  # the cursor, and the usual screen
-        os.close(self.master)
-        os.close(self.theirs)
+def show(terminal, episodes):
+    """Draws episodes in the terminal. Returns after two frames."""
+    terminal.type("clear; stty -g > before; %s eval one --show --episodes %d; echo status=$?; stty -g > after" % (program("launch"), episodes))
+    shown = ("episode [0-9]+ of %d" % episodes, "space pauses, q ends", "▀")
+    first = terminal.await_screen(lambda screen: all(re.search(text, "\n".join(screen)) for text in shown) and screen, "a frame")
+    terminal.await_screen(lambda screen: screen != first, "another frame")
 
 
-def frames(out):
-    return out.count("\x1b[H")
+def is_over(terminal, place):
+    """Returns what is on the screen. The terminal is as it was."""
+    screen = terminal.await_screen(lambda screen: PROMPT.strip() in screen and screen, "the prompt")
+    check("status=0" in screen, "exit status", screen)
+    equal((place.base / "after").read_text(), (place.base / "before").read_text(), "the terminal's mode")
+    terminal.is_restored()
+    return "\n".join(screen)
 
 
 def test_an_episode_in_a_terminal():
     """eval --show draws at the environment's speed, pauses, and ends with q or Ctrl-C; without a terminal it says so and prints text."""
+    if not shutil.which("tmux"):
+        print("no tmux: skipped")
+        return
     with Place() as place:
         place.launch("--folder", "one").ends()
-        terminal = Terminal(place, "eval", "one", "--show", "--episodes", "4")
-        terminal.read_until(lambda out: frames(out) >= 3 and "space pauses, q ends" in out, "three frames")
-        contains(terminal.out, "▀")
-        contains(terminal.out, "episode 1 of 4")
-        terminal.press(b" ")
-        terminal.press(b"q")
-        terminal.ends("mean return of 4 episodes")
-        terminal = Terminal(place, "eval", "one", "--show", "--episodes", "100")
-        terminal.read_until(lambda out: "episode 2 of 100" in out, "the second episode")
-        terminal.press(b"\x03")
-        terminal.ends("\x1b[?1049l")
-        check("mean return" not in terminal.out, "a result after Ctrl-C")
+        with Terminal(place, 120, 24) as terminal:
+            show(terminal, 4)
+            terminal.press("Space", "q")
+            contains(is_over(terminal, place), "mean return of 4 episodes")
+            show(terminal, 100)
+            terminal.await_screen(lambda screen: re.search("episode ([2-9]|[1-9][0-9]) of 100", "\n".join(screen)), "a later episode")
+            terminal.press("C-c")
+            check("mean return" not in is_over(terminal, place), "a result after Ctrl-C")
         out, err = place.call("eval", "one", "--show", "--episodes", "1")
         contains(err, "standard output is not a terminal, so the environment cannot be drawn")
         contains(out, "mean return of 1 episodes")

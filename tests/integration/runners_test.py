@@ -34,7 +34,7 @@ def test_whole_run():
         broker = run.broker()
         processes = [run.learner(), run.actor(0), run.actor(1), run.evaluator()]
         for process in processes:
-            process.ends(PATIENCE * 2)
+            process.ends()
         equal(run.counter("environment_steps"), steps, "environment_steps")
         reports = {name: check_files(run, name) for name in ("learner-0", "actor-0", "actor-1", "evaluator-0")}
         equal(sum(reports[a][-1]["actor_steps"] for a in ("actor-0", "actor-1")), steps, "steps of both actors")
@@ -128,13 +128,11 @@ def test_learner_killed():
         eventually(lambda: (run.folder / "learner.weights").exists(), PATIENCE, "a saved state")
         run.await_more("learner-0", "learner_steps", 40)
         learner.kill()
-        # The actor has filled the table and waits. It tells afterwards for how long.
-        eventually(lambda: run.longest_wait("insert") >= 1, PATIENCE, "an actor that waits")
-        waited_from = time.monotonic()
+        # The table takes no more, and the actor waits as soon as its own buffers are full. It tells afterwards for how long.
+        eventually(lambda: run.longest_wait("insert") >= 2, PATIENCE, "an actor that waits")
         policy, before = run.policy(), run.last("learner-0", "learner_steps")
         lines, acted = len(run.reports("learner-0")), len(run.reports("actor-0"))
         learner = run.learner(0, "--resume")
-        waited = time.monotonic() - waited_from  # at least
         eventually(lambda: len(run.reports("learner-0")) >= lines + 3, PATIENCE, "reports of the resumed learner")
         saved = [line for line in learner.text().splitlines() if "A0205" in line]
         equal(len(saved), 1, "lines that tell of saved state")
@@ -146,7 +144,7 @@ def test_learner_killed():
         check_causes(run.reports("actor-0"), "blocked_share")
         earlier, report = run.reports("actor-0")[acted - 1:][:2]
         blocked = report["blocked_share"] * (report["time"] - earlier["time"])
-        check(report["blocked_share"] <= 1.01 and blocked >= 0.9 * (1 + waited), "the actor was blocked for", blocked, "s, and not for 1 s and", waited)
+        check(report["blocked_share"] <= 1.01 and blocked >= 1, "the actor was blocked for", blocked, "s, and an insert waited for 2 s")
         for process in (learner, actor):
             process.stop()
 
@@ -183,20 +181,9 @@ def test_broker_killed():
         run.await_more("learner-0", "learner_steps", 40)
         eventually(lambda: "A0207" in learner.text(), PATIENCE, "the learner to tell how many steps were taken")
         check(run.counter("environment_steps") >= counted + taken, "the count goes on where it was")
-        check(run.table()["limiter"]["inserts"] >= 200, run.table()["limiter"])
+        eventually(lambda: run.table()["limiter"]["inserts"] >= 200, PATIENCE, "as many items as min_size at the new broker")
         eventually(run.policy, PATIENCE, "parameters at the new broker")
         run.await_more("actor-1", "learner_steps", 10)  # and the actors take them
         equal([p.alive() for p in (learner, *actors)], [True] * 3, "who lives")
-
-        # The broker and all actors at once: the new actors wait for parameters, and the learner for items.
-        for actor in actors:
-            actor.kill()
-        eventually(lambda: run.table()["waiting_samplers"] > 0 and run.table()["limiter"]["samples_wait"], PATIENCE,
-                   "a learner that has taken all batches")
-        run.await_more("learner-0", "time", 0.3)
-        broker.kill()
-        broker = run.broker()
-        actors = [run.actor(0), run.actor(1)]
-        run.await_more("learner-0", "learner_steps", 40)
         for process in (*actors, learner):
             process.stop()

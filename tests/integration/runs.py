@@ -18,18 +18,36 @@ def program(name):
     return os.environ.get("RP_" + name.upper(), "replay-" + name)
 
 
-class Process:
-    def __init__(self, run, name, command):
-        self.run, self.name, self.log = run, name, run.folder / (name + ".log")
-        with open(self.log, "ab") as log:
-            self.popen = subprocess.Popen(command, stdout=log, stderr=log)
-        run.processes.append(self)
+class Program:
+    """A process whose output is in a file, so it is no terminal."""
+
+    def __init__(self, name, out, command, **options):
+        self.name, self.out = name, out
+        with open(out, "ab") as file:
+            self.popen = subprocess.Popen(command, stdout=file, stderr=file, **options)
 
     def alive(self):
         return self.popen.poll() is None
 
     def text(self):
-        return self.log.read_text(errors="replace")
+        return self.out.read_text(errors="replace")
+
+    def ends(self, status=0, seconds=3 * PATIENCE, what="to end"):
+        """Ends by itself, or because it was asked to. Gives what it printed."""
+        try:
+            got = self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("%s had %g s %s:\n%s" % (self.name, seconds, what, self.text())) from None
+        check(got == status, self.name, "ended with status", got, "and not", status, "\n" + self.text())
+        return self.text()
+
+
+class Process(Program):
+    """A program of a Run."""
+
+    def __init__(self, run, name, command):
+        super().__init__(name, run.folder / (name + ".log"), command)
+        run.processes.append(self)
 
     def kill(self):
         self.popen.kill()
@@ -39,17 +57,9 @@ class Process:
         eventually(lambda: self.stopped_by_handler() or not self.alive(), PATIENCE, "the handler of " + self.name)
         self.popen.send_signal(signal.SIGTERM)
 
-    def ends(self, seconds=PATIENCE, what="to end"):
-        """Ends by itself, or because it was asked to, and says that all is well."""
-        try:
-            status = self.popen.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError("%s had %g s %s:\n%s" % (self.name, seconds, what, self.text())) from None
-        check(status == 0, self.name, "ended with status", status, "\n" + self.text())
-
     def stop(self):
         self.ask()
-        self.ends(PATIENCE, "to end after SIGTERM")
+        self.ends(what="to end after SIGTERM")
 
     def stopped_by_handler(self):
         """Whether SIGTERM would find the handler: it is set once the configuration was read."""
@@ -118,7 +128,7 @@ class Run:
         for process in processes:
             process.ask()
         for process in processes:
-            process.ends(seconds, what)
+            process.ends(0, seconds, what)
 
     def learner(self, index=0, *more):
         return self.start("learner-%d" % index, "learner", "--index", str(index), *more)
@@ -161,11 +171,11 @@ class Run:
         reports = self.reports(process)
         return reports[-1].get(name, default) if reports else default
 
-    def await_more(self, process, name, more=1, timeout=PATIENCE):
+    def await_more(self, process, name, more=1):
         """Until a scalar of new reports is larger by so much than it is now."""
         before = self.last(process, name)
-        return eventually(lambda: self.last(process, name) >= before + more and self.last(process, name), timeout,
+        return eventually(lambda: self.last(process, name) >= before + more and self.last(process, name), PATIENCE,
                           "%s of %s, which was %s," % (name, process, before))
 
 
-__all__ = ["PATIENCE", "RATIO", "SLOW", "Process", "Run", "check", "configuration", "equal", "eventually", "program"]
+__all__ = ["PATIENCE", "RATIO", "SLOW", "Process", "Program", "Run", "check", "configuration", "equal", "eventually", "program"]

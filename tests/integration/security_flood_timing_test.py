@@ -2,7 +2,6 @@
 compares rates."""
 
 import os
-import resource
 import socket
 import statistics
 import struct
@@ -11,7 +10,7 @@ import sys
 import time
 
 from keyrings import SANITIZED, KeyBroker, KeyWorld, Stranger  # Stranger: for the processes of FLOOD
-from harness import check, equal, eventually
+from harness import check, equal, eventually, resident
 
 HANDSHAKES = 2000 if SANITIZED else 10000
 
@@ -75,11 +74,6 @@ def descriptors(world):
     return len(os.listdir("/proc/%d/fd" % world.broker.process.pid))
 
 
-def resident(world):
-    with open("/proc/%d/statm" % world.broker.process.pid) as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
 class Innocent:
     """Asks and counts the answers, from a process of its own so that it competes with the flood for the broker alone."""
 
@@ -120,13 +114,13 @@ while True:
         self.process.wait(60)
 
 
-def flood(broker, count, seed, workers=2):
+def flood(broker, count, seed):
     """Starts processes that knock at a broker's door. An attacker has a machine of its own, so these get what processor time is
     left."""
     port = broker.endpoints["service"].rsplit(":", 1)[1]
     return [subprocess.Popen(["/usr/bin/python3", "-B", "-c", FLOOD, ":".join(sys.path), port,
-                              str(count // workers), str(seed + i), broker.public.decode()],
-                             preexec_fn=lambda: os.nice(10)) for i in range(workers)]
+                              str(count // 2), str(seed + i), broker.public.decode()],
+                             preexec_fn=lambda: os.nice(10)) for i in range(2)]
 
 
 def serve_beside(innocent, processes):
@@ -147,7 +141,7 @@ def test_a_flood_of_failing_handshakes(world):
     decoy, innocent, rounds = KeyBroker(), Innocent(world), 5
     innocent.run_for(0.3)
     alone = innocent.run_for(1.0)[0]
-    lines, size, open_before = len(world.broker.lines("B0606")), resident(world), descriptors(world)
+    lines, size, open_before = len(world.broker.lines("B0606")), resident(world.broker.process.pid), descriptors(world)
     ratios, rates, worst, most_open, most_size, took = [], [], 0.0, 0, 0, 0.0
 
     def share():
@@ -163,7 +157,7 @@ def test_a_flood_of_failing_handshakes(world):
         ratios.append(rate / other)
         rates.append(rate)
         worst = max(worst, longest)
-        most_open, most_size = max(most_open, descriptors(world)), max(most_size, resident(world))
+        most_open, most_size = max(most_open, descriptors(world)), max(most_size, resident(world.broker.process.pid))
     innocent.end()
     decoy.remove()
     ratio = statistics.median(ratios)

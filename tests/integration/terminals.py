@@ -3,7 +3,7 @@
 import subprocess
 import time
 
-from launches import PATIENCE, eventually
+from launches import PATIENCE, equal, eventually
 
 PROMPT = "ready> "
 
@@ -68,6 +68,10 @@ class Terminal:
             time.sleep(0.5)
             return before if self.screen() == before else None
         return eventually(still, PATIENCE, "a screen that stands still")
+
+    def is_restored(self):
+        """The cursor is shown, lines are wrapped, and the screen is the usual one."""
+        equal(self.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0", "the terminal")
 
     def press(self, *keys):
         self.tmux("send-keys", *keys)

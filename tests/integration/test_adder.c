@@ -1,10 +1,9 @@
 /* Adders against a model that gets whole episodes and lists the items that must come out: random lengths, ends,
  * discounts and settings, sampled back from a real broker in the order of insertion and compared field by field. */
 
-#include "agent/learn/adder.h"
-#include "replay/sampler.h"
+#include "tests/support/adding.h"
 #include "tests/support/naive.h"
-#include "tests/support/process.h"
+#include "tests/support/numbers.h"
 
 #define MAX_T 40
 #define MAX_ROWS 64
@@ -14,29 +13,7 @@
 static const char tables[] = "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
                              "     limiter: {kind: min_size, min_size: 1}}\n";
 
-static struct broker_process broker;
-static rp_client *client;
-/* Destroyed by the teardown if the test fails before it does so. */
-static struct adder *adder;
-static rp_sampler *sampler;
-
-static int start(void **state)
-{
-    (void)state;
-    broker_process_start(&broker, tables, NULL);
-    client = rp_client_connect(broker.service, NULL, WAIT, &err);
-    return client ? 0 : -1;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    rp_sampler_destroy(&sampler);
-    (void)adder_destroy(&adder, 0, NULL);
-    rp_client_destroy(&client);
-    broker_process_fini(&broker);
-    return 0;
-}
+ADDER_FIXTURE(tables)
 
 /* ---- episodes ---- */
 
@@ -253,7 +230,7 @@ static void model_fill(struct model *self, const struct world *world, bool with_
 /* ---- the real thing ---- */
 
 /* Calls again until all of the step is done, as an actor does. */
-static void finish(rp_status status, int64_t timeout_ms)
+static void finish(struct adder *adder, rp_status status, int64_t timeout_ms)
 {
     while (status == RP_DEADLINE_EXCEEDED) {
         struct adder_step none = {0};
@@ -264,7 +241,7 @@ static void finish(rp_status status, int64_t timeout_ms)
     ok(status);
 }
 
-static void feed(struct world *world, const struct episode *e)
+static void feed(struct adder *adder, struct world *world, const struct episode *e)
 {
     ok(adder_first(adder, e->frames[0].observation, &err));
     for (uint32_t t = 0; t < e->length; t++) {
@@ -281,14 +258,8 @@ static void feed(struct world *world, const struct episode *e)
                                   .log_prob = frame->log_prob};
         int64_t timeout = (int64_t)rng_below(&world->rng, 4) - 1;
         adder_set_policy(adder, frame->policy);
-        finish(adder_add(adder, &step, timeout, &err), timeout < 0 ? 0 : timeout);
+        finish(adder, adder_add(adder, &step, timeout, &err), timeout < 0 ? 0 : timeout);
     }
-}
-
-static void check_close(const char *what, uint32_t i, double got, double wanted)
-{
-    if (!(fabs(got - wanted) <= 1e-5 * (1 + fabs(wanted))))
-        fail_msg("%s of item %u is %.9g instead of %.9g", what, i, got, wanted);
 }
 
 /* The bytes of step `row` of item i. */
@@ -321,12 +292,12 @@ static void check_rows(const struct world *world, const rp_batch *batch, uint32_
         assert_memory_equal(cell(batch, "observation", i, k, bytes), row->observation, bytes);
         bytes = world->action_bytes;
         assert_memory_equal(cell(batch, "action", i, k, bytes), row->action, bytes);
-        check_close("reward", i, cell_number(batch, "reward", i, k), row->reward);
-        check_close("discount", i, cell_number(batch, "discount", i, k), row->discount);
+        assert_near(cell_number(batch, "reward", i, k), row->reward, 1e-5);
+        assert_near(cell_number(batch, "discount", i, k), row->discount, 1e-5);
         if (typed)
             assert_int_equal(*cell(batch, "step_type", i, k, 1), row->type);
         if (with_log_prob)
-            check_close("log_prob", i, cell_number(batch, "log_prob", i, k), (double)row->log_prob);
+            assert_near(cell_number(batch, "log_prob", i, k), (double)row->log_prob, 1e-5);
     }
     if (!typed)
         assert_memory_equal(cell(batch, "next_observation", i, 0, world->observation_bytes), want->next,
@@ -334,24 +305,20 @@ static void check_rows(const struct world *world, const rp_batch *batch, uint32_
 }
 
 /* Takes everything from the table and holds it against the model. */
-static void check_items(const struct world *world, const struct model *model, bool with_log_prob)
+static void check_items(struct fixture *f, const struct world *world, const struct model *model, bool with_log_prob)
 {
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 7, .on_demand = 1};
-    sampler = must(rp_sampler_new(client, "queue", &options, &err));
+    f->sampler = SAMPLER(f->client, "queue", .batch_size = 7, .on_demand = 1);
     bool typed = model->config->kind != ADDER_TRANSITION;
     uint32_t n = 0, session = 0;
     rp_batch *batch = NULL;
-    while (rp_sampler_next(sampler, &batch, 0, &err) == RP_OK) {
-        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        ok(rp_batch_get_arrays(batch, &arrays));
-        rp_batch_info info = {.struct_size = sizeof info};
-        ok(rp_batch_get_info(batch, &info));
-        assert_int_equal(info.n_fields, typed ? with_log_prob ? 6 : 5 : 5);
+    while (rp_sampler_next(f->sampler, &batch, 0, &err) == RP_OK) {
+        rp_batch_arrays arrays = arrays_of(batch);
+        assert_int_equal(info_of_batch(batch).n_fields, typed ? with_log_prob ? 6 : 5 : 5);
         for (uint32_t i = 0; i < arrays.n; i++, n++) {
             if (n >= model->n)
                 fail_msg("there are more than the %u items of the model", model->n);
             const struct want *want = &model->wants[n];
-            check_close("priority", n, arrays.priority[i], want->priority);
+            assert_near(arrays.priority[i], want->priority, 1e-5);
             assert_int_equal(arrays.policy[i], want->policy);
             assert_int_equal(arrays.step[i], want->step);
             session = n == 0 ? arrays.session[i] : session;
@@ -362,31 +329,34 @@ static void check_items(const struct world *world, const struct model *model, bo
     }
     assert_int_equal(err.status, RP_DEADLINE_EXCEEDED);
     assert_int_equal(n, model->n);
-    rp_sampler_destroy(&sampler);
+    rp_sampler_destroy(&f->sampler);
 }
 
-/* Runs the world's episodes through an adder and the model. */
-static void compare(struct world *world, const struct adder_config *config, bool with_log_prob)
+/* Runs the world's episodes through an adder and the model. Returns the number of items. */
+static uint32_t compare(struct fixture *f, struct world *world, const struct adder_config *config, bool with_log_prob)
 {
     struct model *model = calloc(1, sizeof *model);
     model->config = config;
     model_fill(model, world, with_log_prob);
-    adder = must(adder_new(&(struct adder_options){client, "adder", config, &world->spec, with_log_prob, WAIT}, &err));
+    const struct adder_options options = {f->client, "adder", config, &world->spec, with_log_prob, WAIT};
+    f->adder = must(adder_new(&options, &err));
     uint64_t steps = 0;
     for (uint32_t i = 0; i < world->n; i++) {
-        feed(world, &world->episodes[i]);
+        feed(f->adder, world, &world->episodes[i]);
         steps += world->episodes[i].length;
     }
-    ok(adder_flush(adder, 0, WAIT, &err));
+    ok(adder_flush(f->adder, 0, WAIT, &err));
     struct adder_stats stats;
-    adder_get_stats(adder, &stats);
+    adder_get_stats(f->adder, &stats);
     assert_int_equal(stats.steps, steps);
     assert_int_equal(stats.episodes, world->n);
     assert_int_equal(stats.items, model->n);
-    check_items(world, model, with_log_prob);
-    ok(adder_destroy(&adder, WAIT, &err));
-    assert_null(adder);
+    check_items(f, world, model, with_log_prob);
+    ok(adder_destroy(&f->adder, WAIT, &err));
+    assert_null(f->adder);
+    uint32_t n = model->n;
     free(model);
+    return n;
 }
 
 static struct adder_config random_config(struct rng *rng, int32_t kind)
@@ -405,7 +375,7 @@ static struct adder_config random_config(struct rng *rng, int32_t kind)
     return config;
 }
 
-static void random_cases(int32_t kind, uint64_t seed, uint32_t cases)
+static void random_cases(struct fixture *f, int32_t kind, uint64_t seed, uint32_t cases)
 {
     struct world *world = calloc(1, sizeof *world);
     for (uint32_t i = 0; i < cases; i++) {
@@ -416,55 +386,42 @@ static void random_cases(int32_t kind, uint64_t seed, uint32_t cases)
             uint32_t length = 1 + (uint32_t)rng_below(&world->rng, rng_below(&world->rng, 2) ? MAX_T : 6);
             world_episode(world, length, rng_below(&world->rng, 2));
         }
-        compare(world, &config, kind != ADDER_TRANSITION && rng_below(&world->rng, 2));
+        compare(f, world, &config, kind != ADDER_TRANSITION && rng_below(&world->rng, 2));
     }
     free(world);
 }
 
-TEST(transitions, start, stop)
+CASE(random_episodes)
 {
-    random_cases(ADDER_TRANSITION, naive_seed("transitions"), 60);
-}
-
-TEST(sequences, start, stop)
-{
-    random_cases(ADDER_SEQUENCE, naive_seed("sequences"), 100);
-}
-
-TEST(episodes, start, stop)
-{
-    random_cases(ADDER_EPISODE, naive_seed("episodes"), 25);
+    random_cases(f, ADDER_TRANSITION, naive_seed("transitions"), 60);
+    random_cases(f, ADDER_SEQUENCE, naive_seed("sequences"), 100);
+    random_cases(f, ADDER_EPISODE, naive_seed("episodes"), 25);
 }
 
 /* ---- counts, written down by hand ---- */
 
-static uint64_t count_items(const struct adder_config *config, uint32_t length, uint32_t episodes)
+static uint64_t count_items(struct fixture *f, const struct adder_config *config, uint32_t length, uint32_t episodes)
 {
     struct world *world = calloc(1, sizeof *world);
     world_init(world, length);
     for (uint32_t i = 0; i < episodes; i++)
         world_episode(world, length, i % 2);
-    compare(world, config, false);
-    struct model *model = calloc(1, sizeof *model);
-    model->config = config;
-    model_fill(model, world, false);
-    uint64_t n = model->n;
-    free(model);
+    uint64_t n = compare(f, world, config, false);
     free(world);
     return n;
 }
 
-TEST(transition_counts, start, stop)
+CASE(transition_counts)
 {
     for (int64_t n = 1; n <= 5; n++)
         for (uint32_t length = 1; length <= 8; length++) {
             struct adder_config config = {.table = "queue", .n_step = n, .discount = 0.9, .chunk_length = 4};
             uint64_t smaller = (uint64_t)n < length ? (uint64_t)n : length;
-            assert_int_equal(count_items(&config, length, 1), length + smaller - 1);
+            assert_int_equal(count_items(f, &config, length, 1), length + smaller - 1);
         }
 }
 
-TEST(sequence_counts, start, stop)
+CASE(sequence_counts)
 {
     /* Rows are one more than steps. {length, period, end, steps, episodes, items} */
     static const int64_t cases[][6] = {
@@ -492,7 +449,7 @@ TEST(sequence_counts, start, stop)
                                       .length = cases[i][0],
                                       .period = cases[i][1],
                                       .end = (int32_t)cases[i][2]};
-        uint64_t n = count_items(&config, (uint32_t)cases[i][3], (uint32_t)cases[i][4]);
+        uint64_t n = count_items(f, &config, (uint32_t)cases[i][3], (uint32_t)cases[i][4]);
         if (n != (uint64_t)cases[i][5])
             fail_msg("case %zu: %llu items instead of %lld", i, (unsigned long long)n, (long long)cases[i][5]);
     }

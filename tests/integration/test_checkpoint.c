@@ -1,8 +1,5 @@
 /* Checkpoints of a real broker: when they are made, what a restart makes of them, and what remains after kill -9. */
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "tests/support/process.h"
@@ -12,46 +9,25 @@
 #define TABLE "  - {name: t, max_size: 200000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 
 static struct broker_process broker;
-static void *context;
 static struct testpeer *peer;
 
 /* ---- the folder ---- */
 
-static uint32_t count_files(const char *prefix, const char *suffix)
+static uint32_t count_files(const char *pattern)
 {
-    uint32_t n = 0;
-    DIR *dir = opendir(tempdir);
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        size_t size = strlen(entry->d_name), end = strlen(suffix);
-        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && size > end &&
-             strcmp(entry->d_name + size - end, suffix) == 0;
-    }
-    closedir(dir);
+    uint32_t n;
+    files_like(tempdir_at(pattern), &n);
     return n;
+}
+
+static char *checkpoint_path(uint32_t number)
+{
+    return textf("%s/checkpoint-%08u.replay", tempdir, number);
 }
 
 static bool has_checkpoint(uint32_t number)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", tempdir, number);
-    return access(path, F_OK) == 0;
-}
-
-static int is_there(void *ctx)
-{
-    return has_checkpoint(*(uint32_t *)ctx);
-}
-
-static int is_gone(void *ctx)
-{
-    return !has_checkpoint(*(uint32_t *)ctx) && has_checkpoint(*(uint32_t *)ctx + 20);
-}
-
-static void await_checkpoint(uint32_t number)
-{
-    if (!process_await(is_there, &number))
-        fail_msg("there is no checkpoint %u", number);
+    return file_exists(checkpoint_path(number));
 }
 
 /* ---- the broker ---- */
@@ -59,28 +35,25 @@ static void await_checkpoint(uint32_t number)
 /* `options`: of the section checkpoint. */
 static void start(const char *options, bool journal)
 {
-    char more[400];
     assert_int_equal(tempdir_enter(NULL), 0);
-    snprintf(more, sizeof more, "folder: %s\njournal: %s\ncheckpoint: {%s}\n", tempdir, journal ? "1s" : "off",
-             options);
     file_put(tempdir_at("mine.txt"), "");
-    broker_process_start(&broker, TABLE, more);
-    context = zmq_ctx_new();
-    peer = testpeer_connect(context, broker.service);
+    broker_process_start(
+        &broker, TABLE, textf("folder: %s\njournal: %s\ncheckpoint: {%s}\n", tempdir, journal ? "1s" : "off", options));
+    peer = testpeer_connect(broker.service);
     testpeer_open(peer, false);
 }
 
-static void connect_again(void)
+static void restart(void)
 {
+    broker_process_again(&broker, NULL);
     testpeer_close(peer);
-    peer = testpeer_connect(context, broker.service);
+    peer = testpeer_connect(broker.service);
     testpeer_open(peer, false);
 }
 
 static void end(void)
 {
     testpeer_close(peer);
-    zmq_ctx_term(context);
     broker_process_fini(&broker);
     assert_true(file_exists(tempdir_at("mine.txt")));
     assert_int_equal(tempdir_leave(NULL), 0);
@@ -100,8 +73,7 @@ static void insert(uint64_t first, uint32_t n)
         first += part;
         n -= part;
     }
-    while (testpeer_resolved(peer, 0) < peer->tables[0].items)
-        testpeer_heartbeat(peer, 0, false);
+    testpeer_await_resolved(peer, 0, peer->tables[0].items);
     testpeer_forget(peer);
 }
 
@@ -114,22 +86,13 @@ static uint64_t size(void)
 
 static uint64_t ask(bool start_only, int64_t timeout_ms)
 {
-    Replay__Checkpoint checkpoint = REPLAY__CHECKPOINT__INIT;
-    checkpoint.start_only = start_only;
-    if (timeout_ms >= 0) {
-        checkpoint.has_timeout_ms_case = REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        checkpoint.timeout_ms = (uint64_t)timeout_ms;
-    }
-    TESTPEER_REQUEST(request, CHECKPOINT, checkpoint, &checkpoint);
-    return testpeer_ask(peer, &request);
+    return testpeer_ask(peer, REQUEST_OF(CHECKPOINT, checkpoint, Checkpoint, .start_only = start_only,
+                                         TIMEOUT_OF(CHECKPOINT, timeout_ms)));
 }
 
-static struct testpeer_answer *checkpoint(void)
+static const Replay__CheckpointReply *checkpoint(void)
 {
-    struct testpeer_answer *answer = testpeer_await(peer, ask(false, NO_TIMEOUT));
-    if (answer->status != RP_OK)
-        fail_msg("%s", answer->text);
-    return answer;
+    return testpeer_good(peer, ask(false, NO_TIMEOUT))->reply->checkpoint;
 }
 
 /* ---- tests ---- */
@@ -138,7 +101,7 @@ TEST(a_client_asks)
 {
     start("every: 0s", false);
     insert(1, 1000);
-    const Replay__CheckpointReply *reply = checkpoint()->reply->checkpoint;
+    const Replay__CheckpointReply *reply = checkpoint();
     assert_int_equal(reply->number, 1);
     assert_int_equal(reply->based_on, 0);
     assert_int_equal(reply->items, 1000);
@@ -147,7 +110,7 @@ TEST(a_client_asks)
     assert_string_equal(reply->folder, tempdir);
     assert_true(has_checkpoint(1));
     insert(1001, 10);
-    reply = checkpoint()->reply->checkpoint;
+    reply = checkpoint();
     assert_int_equal(reply->number, 2);
     assert_int_equal(reply->based_on, 1);
     assert_true(reply->written_bytes < 10000);
@@ -183,8 +146,7 @@ TEST(several_share_one_and_time_runs_out)
 TEST(it_says_that_it_is_off)
 {
     broker_process_start(&broker, TABLE, NULL);
-    context = zmq_ctx_new();
-    peer = testpeer_connect(context, broker.service);
+    peer = testpeer_connect(broker.service);
     struct testpeer_answer *answer = testpeer_await(peer, ask(false, NO_TIMEOUT));
     assert_int_equal(answer->status, RP_FAILED_PRECONDITION);
     assert_non_null(strstr(answer->text, "write folder"));
@@ -192,7 +154,6 @@ TEST(it_says_that_it_is_off)
     kill(broker.pid, SIGUSR1); /* is no reason to end */
     assert_int_equal(size(), 0);
     testpeer_close(peer);
-    zmq_ctx_term(context);
     broker_process_fini(&broker);
 }
 
@@ -201,14 +162,13 @@ TEST(a_signal_the_period_and_the_end)
     start("every: 10min, keep: 5", false);
     insert(1, 300);
     kill(broker.pid, SIGUSR1);
-    await_checkpoint(1);
+    wait_until(has_checkpoint(1));
     insert(301, 300);
     int status = broker_process_stop(&broker, SIGTERM);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     assert_true(has_checkpoint(2));
-    assert_int_equal(count_files("checkpoint-", ".part"), 0);
-    broker_process_again(&broker, NULL);
-    connect_again();
+    assert_int_equal(count_files("checkpoint-*.part"), 0);
+    restart();
     assert_int_equal(size(), 600);
     struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
     assert_int_equal(answer->reply->sample->key[0], 1);
@@ -216,28 +176,18 @@ TEST(a_signal_the_period_and_the_end)
     end();
     start("every: 20ms, keep: 3", false);
     insert(1, 300);
-    uint32_t first = 1;
-    if (!process_await(is_gone, &first)) /* a chain of changes has an end, and then its base goes */
-        fail_msg("checkpoint 1 does not go");
-    assert_true(count_files("checkpoint-", ".replay") <= 3 + 17);
+    wait_until(!has_checkpoint(1) && has_checkpoint(21)); /* a chain of changes has an end, and then its base goes */
+    assert_true(count_files("checkpoint-*.replay") <= 3 + 17);
     end();
 }
 
 static void damage(uint32_t number, bool cut)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", tempdir, number);
-    int file = open(path, O_RDWR);
-    struct stat about;
-    uint8_t byte = 0;
-    assert_true(file >= 0 && fstat(file, &about) == 0);
-    if (cut)
-        assert_int_equal(ftruncate(file, about.st_size / 2), 0);
-    else if (pread(file, &byte, 1, about.st_size / 2) == 1)
-        byte ^= 0x55;
-    if (!cut)
-        assert_int_equal(pwrite(file, &byte, 1, about.st_size / 2), 1);
-    close(file);
+    char *path = checkpoint_path(number);
+    size_t size;
+    char *bytes = file_bytes(path, &size);
+    bytes[size / 2] ^= 0x55;
+    file_write(path, bytes, cut ? size / 2 : size, 0644);
 }
 
 TEST(the_one_before_is_used)
@@ -250,17 +200,15 @@ TEST(the_one_before_is_used)
         checkpoint();
         broker_process_stop(&broker, SIGKILL);
         damage(2, cut);
-        broker_process_again(&broker, NULL);
-        connect_again();
+        restart();
         assert_int_equal(size(), 700);
         /* Life goes on, with a number that was never used. */
         insert(2000, 10);
-        const Replay__CheckpointReply *reply = checkpoint()->reply->checkpoint;
+        const Replay__CheckpointReply *reply = checkpoint();
         assert_int_equal(reply->number, 3);
         assert_int_equal(reply->based_on, 0);
         broker_process_stop(&broker, SIGKILL);
-        broker_process_again(&broker, NULL);
-        connect_again();
+        restart();
         assert_int_equal(size(), 710);
         end();
     }
@@ -277,9 +225,8 @@ TEST(killed_while_one_is_written)
             uint64_t id = ask(true, NO_TIMEOUT);
             assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
             broker_process_stop(&broker, SIGKILL);
-            broker_process_again(&broker, NULL);
-            assert_int_equal(count_files("checkpoint-", ".part"), 0);
-            connect_again();
+            restart();
+            assert_int_equal(count_files("checkpoint-*.part"), 0);
             uint64_t n = size();
             assert_true(n == 60500 || (n == 500 && !journal));
         }

@@ -16,7 +16,7 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    served_start(f, "  - {name: replay, max_size: 10}\n", NULL);
+    served_start(f, "  - {name: replay, max_size: 10}\n", NULL, NULL);
     f->time.now_ns = NS_PER_S;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -22,24 +23,20 @@
 struct desk {
     struct twin_folder folder;
     struct broker_process broker;
-    void *context;
     struct testpeer *peer;
 };
 
 static void desk_start(struct desk *self, bool journal)
 {
-    char more[200];
-    snprintf(more, sizeof more, "folder: %s\njournal: %s\n", self->folder.path, journal ? "1s" : "off");
-    broker_process_start(&self->broker, TABLES, more);
-    self->context = zmq_ctx_new();
-    self->peer = testpeer_connect(self->context, self->broker.service);
+    broker_process_start(&self->broker, TABLES,
+                         textf("folder: %s\njournal: %s\n", self->folder.path, journal ? "1s" : "off"));
+    self->peer = testpeer_connect(self->broker.service);
     self->peer->client = CLIENT;
 }
 
 static void desk_end(struct desk *self, int how)
 {
     testpeer_close(self->peer);
-    zmq_ctx_term(self->context);
     int status = broker_process_stop(&self->broker, how);
     assert_true(how == SIGKILL || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
     broker_process_fini(&self->broker);
@@ -49,45 +46,25 @@ static void desk_end(struct desk *self, int how)
 
 static struct testpeer_answer *ask_sample(struct testpeer *peer)
 {
-    Replay__Sample sample = REPLAY__SAMPLE__INIT;
-    sample.table = testpeer_text("line");
-    sample.count = 4;
-    sample.distinct = true;
-    sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    TESTPEER_REQUEST(request, SAMPLE, sample, &sample);
-    return testpeer_await(peer, testpeer_ask_with(peer, &request, SAMPLE_ID, NULL, 0));
+    return testpeer_await(peer, testpeer_sample_as(peer, SAMPLE_ID, "line", 4, 0, DISTINCT));
 }
 
 static int64_t add_to_counter(struct testpeer *peer)
 {
-    Replay__Counter counter = REPLAY__COUNTER__INIT;
-    counter.name = testpeer_text("steps");
-    counter.add = 42;
-    TESTPEER_REQUEST(request, COUNTER, counter, &counter);
-    struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, COUNTER_ID, NULL, 0));
-    assert_int_equal(answer->status, RP_OK);
-    return answer->reply->counter->value;
-}
-
-static void put_params(struct testpeer *peer, const char *value)
-{
-    Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
-    put.name = testpeer_text("policy");
-    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
-    struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, 0, value, strlen(value)));
-    assert_int_equal(answer->status, RP_OK);
+    Replay__Request *request = REQUEST_OF(COUNTER, counter, Counter, .name = testpeer_text("steps"), .add = 42);
+    return testpeer_good(peer, testpeer_ask_with(peer, request, COUNTER_ID, NULL, 0))->reply->counter->value;
 }
 
 static void fill(struct testpeer *peer)
 {
     static const double priorities[] = {3, 5};
     static const uint64_t updated[] = {101, 102}, deleted = 103;
-    put_params(peer, "old");
-    put_params(peer, "weights");
+    testpeer_good(peer, testpeer_put(peer, "policy", 0, "old", 3));
+    testpeer_good(peer, testpeer_put(peer, "policy", 0, "weights", 7));
     testpeer_insert(peer, "line", 1, N_LINE, 1);
     testpeer_insert(peer, "prio", 101, N_PRIO, 2);
-    while (testpeer_resolved(peer, 0) < N_LINE || testpeer_resolved(peer, 1) < N_PRIO)
-        testpeer_heartbeat(peer, 0, false);
+    testpeer_await_resolved(peer, 0, N_LINE);
+    testpeer_await_resolved(peer, 1, N_PRIO);
     assert_int_equal(testpeer_update(peer, "prio", 2, updated, priorities)->status, RP_OK);
     assert_int_equal(testpeer_delete(peer, "prio", 1, &deleted)->status, RP_OK);
     testpeer_sampled(peer, "prio", 8);
@@ -135,13 +112,9 @@ static void check_params(struct testpeer *peer)
 {
     char *name = testpeer_text("policy");
     uint64_t have = 0;
-    Replay__ParamsGet get = REPLAY__PARAMS_GET__INIT;
-    get.n_name = get.n_have = 1;
-    get.name = &name;
-    get.have = &have;
-    get.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    TESTPEER_REQUEST(request, PARAMS_GET, params_get, &get);
-    const struct testpeer_answer *answer = testpeer_call(peer, &request);
+    const struct testpeer_answer *answer =
+        testpeer_call(peer, REQUEST_OF(PARAMS_GET, params_get, ParamsGet, .n_name = 1, .name = &name, .n_have = 1,
+                                       .have = &have, TIMEOUT_OF(PARAMS_GET, 0)));
     assert_int_equal(answer->reply->params->n_slots, 1);
     assert_int_equal(answer->reply->params->slots[0]->version, 2);
     assert_int_equal(answer->n_payload, 1);
@@ -173,43 +146,26 @@ static void check(struct testpeer *peer)
 
 /* ---- the session: its id and ordinal are chance, and stand in a file beside the broker's ---- */
 
-static void session_path(const struct twin_folder *folder, char *out, size_t size)
-{
-    snprintf(out, size, "%s/session.txt", folder->path);
-}
-
 static void write_session(const struct desk *self)
 {
-    char path[128];
-    session_path(&self->folder, path, sizeof path);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
+    char text[2 * WIRE_SESSION_BYTES + 1];
     for (uint32_t i = 0; i < WIRE_SESSION_BYTES; i++)
-        fprintf(file, "%02x", self->peer->session[i]);
-    fprintf(file, " %u\n", self->peer->ordinal);
-    fclose(file);
+        snprintf(text + 2 * i, 3, "%02x", self->peer->session[i]);
+    file_put(file_in(self->folder.path, "session.txt"), textf("%s %u\n", text, self->peer->ordinal));
 }
 
 static void check_session(struct desk *self)
 {
     static const struct testpeer_column x = {"x", "uint64", 0, {0}, 8};
-    char path[128];
-    uint32_t ordinal, byte;
     struct testpeer *peer = self->peer;
-    session_path(&self->folder, path, sizeof path);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    for (uint32_t i = 0; i < WIRE_SESSION_BYTES; i++) {
-        assert_int_equal(fscanf(file, "%2x", &byte), 1);
-        peer->session[i] = (uint8_t)byte;
-    }
-    assert_int_equal(fscanf(file, "%u", &ordinal), 1);
-    fclose(file);
+    const char *text = file_text(file_in(self->folder.path, "session.txt"));
+    for (uint32_t i = 0; i < WIRE_SESSION_BYTES; i++, text += 2)
+        assert_int_equal(sscanf(text, "%2hhx", &peer->session[i]), 1);
     peer->columns[0] = x;
     peer->n_columns = 1;
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     assert_true(peer->resumed);
-    assert_int_equal(peer->ordinal, ordinal);
+    assert_int_equal(peer->ordinal, strtoul(text, NULL, 10));
     assert_int_equal(testpeer_resolved(peer, 0), N_LINE);
     assert_int_equal(testpeer_resolved(peer, 1), N_PRIO);
 }
@@ -218,10 +174,7 @@ static void check_session(struct desk *self)
 
 static void copy_files(const char *from, const char *to)
 {
-    char command[1200], said[400];
-    snprintf(command, sizeof command, "cp '%s'/*.replay '%s'/session.txt '%s'/", from, from, to);
-    if (process_run((const char *const[]){"/bin/sh", "-c", command, NULL}, NULL, 0, said, sizeof said) != 0)
-        fail_msg("%s", said);
+    assert_int_equal(system(textf("cp '%s'/*.replay '%s'/session.txt '%s'/", from, from, to)), 0);
 }
 
 static void write_folder(const char *to, bool journal)
@@ -241,9 +194,8 @@ static void write_folder(const char *to, bool journal)
 static void load_folder(const char *name, bool journal)
 {
     struct desk desk;
-    char golden[600];
-    const char *write = getenv("RP_COMPAT_WRITE");
-    snprintf(golden, sizeof golden, "%s/%s", write ? write : process_env("RP_SOURCE_DIR"), name);
+    const char *write = getenv("RP_COMPAT_WRITE"),
+               *golden = file_in(write ? write : process_env("RP_SOURCE_DIR"), name);
     if (write)
         write_folder(golden, journal);
     twin_folder_init(&desk.folder);

@@ -1,7 +1,5 @@
 /* The broker program's command line and files: what it prints, its exit codes, and a log that cannot be written. */
 
-#include <sys/wait.h>
-
 #include "agent/launch/process/spawn.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
@@ -22,6 +20,13 @@ static int run(const char *a, const char *b, const char *c)
     return process_run(argv, out, sizeof out, said, sizeof said);
 }
 
+/* Checks the exit status, and that the output, or the errors if it failed, have this text. */
+static void expect(int status, const char *says, const char *a, const char *b, const char *c)
+{
+    assert_int_equal(run(a, b, c), status);
+    assert_has(status ? said : out, says);
+}
+
 TEST(a_bad_configuration_ends_with_2_and_starts_nothing)
 {
     const char *bad = write_file("bad.yaml", "servce: x\nio_threads: 99\ntables:\n  - {name: a, max_siz: 3}\n");
@@ -35,11 +40,9 @@ TEST(a_bad_configuration_ends_with_2_and_starts_nothing)
         assert_has(said, "did you mean 'max_size'?");
         assert_has(said, "3 mistakes in the configuration; nothing was started");
     }
-    assert_int_equal(run("-c", tempdir_at("missing.yaml"), NULL), 2);
-    assert_has(said, "missing.yaml");
+    expect(2, "missing.yaml", "-c", tempdir_at("missing.yaml"), NULL);
     assert_int_equal(run("--nonsense", NULL, NULL), 2);
-    assert_int_equal(run("good.yaml", NULL, NULL), 2);
-    assert_has(said, "-c good.yaml");
+    expect(2, "-c good.yaml", "good.yaml", NULL, NULL);
 }
 
 /* --check finds tables that memory_limit cannot hold; a broker with such a file runs, evicts or waits, and says so. */
@@ -71,9 +74,7 @@ TEST(check_finds_memory_that_is_not_there)
          {"491520 items", "67MiB", "56MiB"}},
     };
     for (uint32_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
-        char text[400];
-        snprintf(text, sizeof text, "memory_limit: 64MiB\ntables: [%s]\n", rows[r].tables);
-        const char *file = write_file("bad.yaml", text);
+        const char *file = write_file("bad.yaml", textf("memory_limit: 64MiB\ntables: [%s]\n", rows[r].tables));
         assert_int_equal(run("-c", file, "--check"), rows[r].where ? 2 : 0);
         for (uint32_t i = 0; rows[r].where && i < 3; i++)
             assert_has(said, rows[r].numbers[i]);
@@ -86,11 +87,9 @@ TEST(check_finds_memory_that_is_not_there)
 TEST(check_says_that_all_is_well)
 {
     const char *good = write_file("good.yaml", "tables:\n  - {name: a}\n  - {name: b}\n");
-    assert_int_equal(run("-c", good, "--check"), 0);
-    assert_has(out, "no mistakes; 2 tables");
+    expect(0, "no mistakes; 2 tables", "-c", good, "--check");
     assert_int_equal(run("--check", NULL, NULL), 0); /* the embedded one */
-    assert_int_equal(run("--help", NULL, NULL), 0);
-    assert_has(out, "Usage: replay-broker");
+    expect(0, "Usage: replay-broker", "--help", NULL, NULL);
     assert_int_equal(run("--version", NULL, NULL), 0);
 }
 
@@ -99,19 +98,15 @@ TEST(shards_are_a_number_and_replace_no_list)
 {
     static const char *const wrong[] = {"auto", "0", "256", "-1", "x", ""};
     for (uint32_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        assert_int_equal(run("--shards", wrong[i], "--check"), 2);
-        assert_has(said, "--shards");
+        expect(2, "--shards", "--shards", wrong[i], "--check");
     }
     assert_int_equal(run("--shards", "255", "--check"), 0);
     const char *list = write_file("list.yaml", "shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2]\ntables: [{name: a}]\n");
-    char config[200];
-    snprintf(config, sizeof config, "--config=%s", list);
+    const char *config = textf("--config=%s", list);
     assert_int_equal(run(config, "--check", NULL), 0);
-    assert_int_equal(run(config, "--shards=4", "--check"), 2);
-    assert_has(said, "--shards 4");
+    expect(2, "--shards 4", config, "--shards=4", "--check");
     const char *whole = write_file("run.yaml", "seed: 3\nbroker: {tables: [{name: a}]}\n");
-    assert_int_equal(run("-c", whole, "--check"), 2);
-    assert_has(said, "--section broker");
+    expect(2, "--section broker", "-c", whole, "--check");
 }
 
 TEST(what_print_config_prints_is_the_same_configuration)
@@ -119,8 +114,7 @@ TEST(what_print_config_prints_is_the_same_configuration)
     const char *good =
         write_file("good.yaml", "memory_limit: 123MiB\ntables:\n  - {name: a, sampler: {kind: prioritized, "
                                 "exponent: 0.7}}\n");
-    assert_int_equal(run("-c", good, "--print-config"), 0);
-    assert_has(out, "memory_limit: 123MiB");
+    expect(0, "memory_limit: 123MiB", "-c", good, "--print-config");
     char *first = strdup(out);
     const char *again = write_file("again.yaml", first);
     assert_int_equal(run("-c", again, "--print-config"), 0);
@@ -130,106 +124,88 @@ TEST(what_print_config_prints_is_the_same_configuration)
 
 /* ---- running ---- */
 
-struct started {
-    pid_t pid;
-    FILE *output;
-    char service[128];
-};
+static FILE *output;
 
-static void start(struct started *self, const char *config)
+/* Starts the broker, and copies the service endpoint that it prints. */
+static pid_t start(const char *config, char service[128])
 {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
     const char *const argv[] = {process_env("RP_BROKER"), "-c", config, "--endpoints-file",
                                 tempdir_at("endpoints"),  NULL};
-    self->pid = process_spawn(argv, ends[1], SPAWN_KEEP);
+    pid_t pid = process_spawn(argv, ends[1], SPAWN_KEEP);
     close(ends[1]);
-    self->output = fdopen(ends[0], "r");
-    char line[256], ingest[128] = "", events[128] = "";
-    for (int i = 0; i < 3; i++) {
-        assert_non_null(fgets(line, sizeof line, self->output));
-        sscanf(line, "service %127s", self->service);
-        sscanf(line, "ingest %127s", ingest);
-        sscanf(line, "events %127s", events);
-    }
-    assert_true(self->service[0] && ingest[0] && events[0]);
+    output = fdopen(ends[0], "r");
+    char ingest[128] = "", events[128] = "";
+    assert_int_equal(fscanf(output, "service %127s ingest %127s events %127s", service, ingest, events), 3);
+    return pid;
 }
 
-static int stop(struct started *self)
+static void stop(pid_t pid)
 {
-    int status;
-    kill(self->pid, SIGTERM);
-    assert_int_equal(waitpid(self->pid, &status, 0), self->pid);
-    fclose(self->output);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    kill(pid, SIGTERM);
+    assert_int_equal(spawn_reap(pid), 0);
+    fclose(output);
 }
 
 static void use_it(const char *service)
 {
-    void *context = zmq_ctx_new();
-    struct testpeer *peer = testpeer_connect(context, service);
+    struct testpeer *peer = testpeer_connect(service);
     testpeer_open(peer, false);
     testpeer_insert(peer, "a", 1, 20, 1);
-    for (int i = 0; i < 1000 && testpeer_resolved(peer, 0) < 20; i++)
-        testpeer_heartbeat(peer, 0, false);
-    assert_int_equal(testpeer_resolved(peer, 0), 20);
+    testpeer_await_resolved(peer, 0, 20);
     struct testpeer_answer *answer = testpeer_sampled(peer, "a", 5);
     sampled_check(answer, 4);
     testpeer_close(peer);
-    zmq_ctx_term(context);
 }
+
+#define ANY_PORTS                                                                                                      \
+    "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\ntables: [{name: a}]\n"
 
 TEST(port_0_gives_free_ports_that_are_printed_and_written)
 {
-    const char *config =
-        write_file("good.yaml", "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-                                "log: {level: off}\ntables: [{name: a}]\n");
-    struct started broker = {0};
-    start(&broker, config);
+    char service[128];
+    pid_t broker = start(write_file("good.yaml", ANY_PORTS "log: {level: off}\n"), service);
     int port = 0;
-    assert_int_equal(sscanf(broker.service, "tcp://127.0.0.1:%d", &port), 1);
+    assert_int_equal(sscanf(service, "tcp://127.0.0.1:%d", &port), 1);
     assert_true(port > 0);
-    char want[256];
-    snprintf(want, sizeof want, "service %s\n", broker.service);
+    const char *want = textf("service %s\n", service);
     assert_memory_equal(file_text(tempdir_at("endpoints")), want, strlen(want));
-    use_it(broker.service);
-    assert_int_equal(stop(&broker), 0);
+    use_it(service);
+    stop(broker);
 }
 
 TEST(a_full_disk_for_the_log_does_not_stop_service)
 {
-    const char *config =
-        write_file("good.yaml", "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-                                "log: {level: debug, file: /dev/full}\ntables: [{name: a}]\n");
-    struct started broker = {0};
-    start(&broker, config);
-    use_it(broker.service);
-    use_it(broker.service); /* the keys exist now: rejections, which would be logged */
-    assert_int_equal(stop(&broker), 0);
+    char service[128];
+    pid_t broker = start(write_file("good.yaml", ANY_PORTS "log: {level: debug, file: /dev/full}\n"), service);
+    use_it(service);
+    use_it(service); /* the keys exist now: rejections, which would be logged */
+    stop(broker);
 }
 
 /* A client gets to all three sockets by the name that the broker tells. */
 TEST(an_advertised_host_is_what_clients_are_told)
 {
-    const char *config =
-        write_file("good.yaml", "service: 'tcp://*:0'\ningest: 'tcp://*:0'\nevents: tcp://127.0.0.1:0\n"
-                                "advertise: localhost\nsecurity: {mode: none}\ntables: [{name: a}]\n");
-    struct started broker = {0};
-    start(&broker, config);
-    assert_int_equal(strncmp(broker.service, "tcp://localhost:", 16), 0);
-    use_it(broker.service);
-    assert_int_equal(stop(&broker), 0);
+    char service[128];
+    pid_t broker =
+        start(write_file("good.yaml", "service: 'tcp://*:0'\ningest: 'tcp://*:0'\nevents: tcp://127.0.0.1:0\n"
+                                      "advertise: localhost\nsecurity: {mode: none}\ntables: [{name: a}]\n"),
+              service);
+    assert_int_equal(strncmp(service, "tcp://localhost:", 16), 0);
+    use_it(service);
+    stop(broker);
 }
 
 TEST(an_endpoint_in_use_is_named)
 {
     void *context = zmq_ctx_new(), *socket = zmq_socket(context, ZMQ_REP);
-    char endpoint[128], yaml[400];
+    char endpoint[128];
     size_t size = sizeof endpoint;
     assert_int_equal(zmq_bind(socket, "tcp://127.0.0.1:*"), 0);
     zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &size);
-    snprintf(yaml, sizeof yaml,
-             "service: %s\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\ntables: [{name: a}]\n", endpoint);
+    const char *yaml =
+        textf("service: %s\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\ntables: [{name: a}]\n", endpoint);
     assert_int_equal(run("-c", write_file("good.yaml", yaml), NULL), 1);
     assert_has(said, endpoint);
     assert_has(said, "Another broker runs there");

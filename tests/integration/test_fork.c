@@ -3,10 +3,8 @@
 #include <stdatomic.h>
 #include <sys/wait.h>
 
-#include "replay/collective.h"
-#include "replay/replay.h"
 #include "replay/server.h"
-#include "tests/support/test.h"
+#include "tests/support/numbers.h"
 
 #define CHILD_S 20 /* a child that takes longer hangs, and SIGALRM ends it */
 
@@ -28,34 +26,27 @@ struct objects {
     rp_batch *batch;
 };
 
-static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
+static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
 
-static void write_some(rp_writer *writer, const char *table, uint32_t n)
+static void write_some(rp_writer *writer, const char *table, int32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        float value = (float)i;
-        const void *values[] = {&value};
-        assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
-        assert_int_equal(rp_writer_item_last(writer, table, 1, 1, WAIT, NULL, &err), RP_OK);
-    }
+    for (int32_t i = 0; i < n; i++)
+        numbers_write(writer, table, i, 1);
 }
 
 static rp_sampler *sample(rp_client *client, const char *table, uint32_t on_demand)
 {
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 2, .on_demand = on_demand};
-    return rp_sampler_new(client, table, &options, NULL);
+    return rp_sampler_new(client, table, OPTIONS(rp_sampler, .batch_size = 2, .on_demand = on_demand), NULL);
 }
 
 static int set_up(void **state)
 {
     static struct objects all;
-    all = (struct objects){.server = rp_server_start(config, NULL, &err)};
-    if (!all.server)
-        fail_msg("%s", err.text);
+    all = (struct objects){.server = must(rp_server_start(config, NULL, &err))};
     all.client = must(rp_client_connect(rp_server_endpoint(all.server), NULL, WAIT, &err));
-    all.writer = rp_writer_new(all.client, &column, 1, NULL, WAIT, &err);
+    all.writer = numbers_writer(all.client);
     write_some(all.writer, "replay", 10);
-    assert_int_equal(rp_writer_flush(all.writer, 0, WAIT, &err), RP_OK);
+    ok(rp_writer_flush(all.writer, 0, WAIT, &err));
     all.sampler = sample(all.client, "replay", 0);
     all.demand = sample(all.client, "replay", 1);
     all.updater = rp_updater_new(all.client, "replay", NULL, &err);
@@ -63,7 +54,7 @@ static int set_up(void **state)
     all.subscriber = rp_subscriber_new(all.client, "slot", 0, &err);
     all.reduce = rp_reduce_join(all.client, "group", WAIT, &err);
     all.addition = rp_counter_begin(all.client, "count", 1, &err);
-    assert_int_equal(rp_sampler_next(all.sampler, &all.batch, WAIT, &err), RP_OK);
+    ok(rp_sampler_next(all.sampler, &all.batch, WAIT, &err));
     assert_non_null(all.reduce);
     *state = &all;
     return 0;
@@ -73,17 +64,17 @@ static int tear_down(void **state)
 {
     struct objects *all = *state;
     write_some(all->writer, "replay", 10); /* the parent's objects go on */
-    assert_int_equal(rp_writer_destroy(&all->writer, WAIT, &err), RP_OK);
+    ok(rp_writer_destroy(&all->writer, WAIT, &err));
     rp_batch_release(&all->batch);
-    assert_int_equal(rp_sampler_next(all->sampler, &all->batch, WAIT, &err), RP_OK);
+    ok(rp_sampler_next(all->sampler, &all->batch, WAIT, &err));
     rp_batch_release(&all->batch);
     rp_sampler_destroy(&all->sampler);
     rp_sampler_destroy(&all->demand);
-    assert_int_equal(rp_updater_destroy(&all->updater, WAIT, &err), RP_OK);
-    assert_int_equal(rp_publisher_destroy(&all->publisher, WAIT, &err), RP_OK);
+    ok(rp_updater_destroy(&all->updater, WAIT, &err));
+    ok(rp_publisher_destroy(&all->publisher, WAIT, &err));
     rp_subscriber_destroy(&all->subscriber);
-    assert_int_equal(rp_reduce_leave(&all->reduce, WAIT, &err), RP_OK);
-    assert_int_equal(rp_counter_end(&all->addition, WAIT, NULL, &err), RP_OK);
+    ok(rp_reduce_leave(&all->reduce, WAIT, &err));
+    ok(rp_counter_end(&all->addition, WAIT, NULL, &err));
     rp_client_destroy(&all->client);
     rp_server_stop(&all->server);
     return 0;
@@ -118,6 +109,7 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *error)
     rp_slice slice = {.start = -1};
     rp_pattern pattern = {.table = "replay", .slices = &slice, .n_slices = 1};
     rp_limiter_change change = {.struct_size = sizeof change};
+    CALL(rp_client_wait(all->client, -1, error));
     CALL(rp_client_get_info(all->client, &client_info, error));
     CALL(rp_writer_append(all->writer, values, -1, error));
     CALL(rp_writer_set(all->writer, 0, &value, sizeof value, error));
@@ -171,7 +163,7 @@ static int all_refuse(const struct objects *all, pid_t parent)
         err = (rp_error){0};
         rp_status status = call(all, i, &err);
         if (status == RP_END_OF_STREAM)
-            return i == 41 ? 0 : __LINE__;
+            return i == 42 ? 0 : __LINE__;
         if (status != RP_FAILED_PRECONDITION || err.status != (int32_t)status || !strstr(err.text, pid))
             return 1000 + (int)i;
     }
@@ -191,7 +183,7 @@ static int all_end(struct objects *all)
     EXPECT(rp_publisher_get_stats(all->publisher, &publisher_stats) == RP_FAILED_PRECONDITION);
     EXPECT(rp_subscriber_get_stats(all->subscriber, &subscriber_stats) == RP_FAILED_PRECONDITION);
     rp_writer_set_policy(all->writer, 3);
-    EXPECT(rp_batch_find(all->batch, "x") != NULL);
+    EXPECT(rp_batch_find(all->batch, "number") != NULL);
     rp_batch_release(&all->batch);
     EXPECT(rp_counter_end(&all->addition, -1, NULL, &err) == RP_FAILED_PRECONDITION && !all->addition);
     rp_counter_forget(&all->addition);
@@ -266,7 +258,7 @@ TEST_WITH(struct objects, all, every_call, set_up, tear_down)
 {
     int64_t children = 0;
     fork_once(all);
-    assert_int_equal(rp_counter_read(all->client, "children", WAIT, &children, &err), RP_OK);
+    ok(rp_counter_read(all->client, "children", WAIT, &children, &err));
     assert_int_equal(children, 1);
 }
 
@@ -300,11 +292,8 @@ static void *write_and_sample(void *arg)
 {
     struct busy *self = arg;
     while (!atomic_load(&self->stop)) {
-        float value = 1;
-        const void *values[] = {&value};
         rp_batch *batch;
-        rp_writer_append(self->quick, values, -1, NULL);
-        rp_writer_item_last(self->quick, "replay", 1, 1, -1, NULL, NULL);
+        numbers_try(self->quick, "replay", 1, 1, -1, NULL, NULL);
         if (rp_sampler_next(self->takes, &batch, -1, NULL) == RP_OK)
             rp_batch_release(&batch);
     }
@@ -326,8 +315,8 @@ TEST_WITH(struct objects, all, while_threads_wait, set_up, tear_down)
 {
     struct busy busy = {.all = all};
     pthread_t threads[4];
-    busy.blocked = rp_writer_new(all->client, &column, 1, NULL, WAIT, &err);
-    busy.quick = rp_writer_new(all->client, &column, 1, NULL, WAIT, &err);
+    busy.blocked = numbers_writer(all->client);
+    busy.quick = numbers_writer(all->client);
     busy.waits = sample(all->client, "empty", 0);
     busy.takes = sample(all->client, "replay", 0);
     write_some(busy.blocked, "closed", 20);
@@ -339,7 +328,7 @@ TEST_WITH(struct objects, all, while_threads_wait, set_up, tear_down)
     atomic_store(&busy.stop, true);
     for (uint32_t i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    assert_int_equal(rp_writer_destroy(&busy.quick, WAIT, &err), RP_OK);
+    ok(rp_writer_destroy(&busy.quick, WAIT, &err));
     rp_writer_destroy(&busy.blocked, 0, NULL);
     rp_sampler_destroy(&busy.waits);
     rp_sampler_destroy(&busy.takes);

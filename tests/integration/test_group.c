@@ -71,6 +71,12 @@ static void tear_down(struct fixture *f)
 
 FIXTURE(struct fixture, set_up, tear_down)
 
+static void open_peers(struct fixture *f, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        peer_open(f, &f->p[i], i, 1);
+}
+
 static rp_status peer_step(struct peer *self)
 {
     struct agent *agent = self->agent;
@@ -160,8 +166,7 @@ CASE(two)
 /* Learner 0 comes back anew while learner 1 waits for data longer than a round: nobody answers, but nobody is dead. */
 CASE(slow_and_restarted)
 {
-    for (uint32_t i = 0; i < 2; i++)
-        peer_open(f, &f->p[i], i, 1);
+    open_peers(f, 2);
     together(f, 0, 2, 10);
     peer_close(&f->p[0]);
     peer_open(f, &f->p[0], 0, 7);
@@ -176,8 +181,7 @@ CASE(slow_and_restarted)
 /* The same, and both have taken the same number of steps: only their parameters tell. */
 CASE(equal_steps)
 {
-    for (uint32_t i = 0; i < 2; i++)
-        peer_open(f, &f->p[i], i, 1);
+    open_peers(f, 2);
     together(f, 0, 2, 5);
     peer_close(&f->p[0]);
     peer_open(f, &f->p[0], 0, 7);
@@ -188,8 +192,7 @@ CASE(equal_steps)
 /* Learner 0 is dead, and the broker forgets everything: the others go on from what they have. */
 CASE(broker_restart_without_first)
 {
-    for (uint32_t i = 0; i < 3; i++)
-        peer_open(f, &f->p[i], i, 1);
+    open_peers(f, 3);
     together(f, 0, 3, 10);
     peer_close(&f->p[0]);
     broker_process_stop(&f->broker, 9);
@@ -202,8 +205,7 @@ CASE(broker_restart_without_first)
 /* A member that asks too late for a round does not wait for a state that nobody gives. */
 CASE(late_joiner)
 {
-    peer_open(f, &f->p[0], 0, 1);
-    peer_open(f, &f->p[1], 1, 1); /* a member of the reduce from here on, and silent */
+    open_peers(f, 2); /* the second is a member of the reduce from here on, and silent */
     peer_alone(&f->p[0], 1);
     int64_t from_ns = clock_ns();
     together(f, 0, 2, 10);

@@ -3,15 +3,13 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-#include "replay/admin.h"
-#include "replay/client.h"
-#include "replay/params.h"
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 
 #define SLOT "policy"
+#define TABLE "  - {name: replay, max_size: 10}\n"
 #define MB (1u << 20)
 #define LARGE (300u * MB)
 #define MIDDLE (64u * MB + 12u) /* its last part is short */
@@ -54,25 +52,22 @@ static uint64_t seed_of(const rp_param *slot, size_t bytes)
 
 static rp_client *connect_to(const struct broker_process *broker)
 {
-    rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 50};
-    return must(rp_client_connect(broker->service, &options, WAIT, &err));
+    return CONNECT(broker->service, .backoff_max_ms = 50);
 }
 
 /* Values come by the socket, unless a test sets REPLAY_SHM to 1. */
 static void begin(struct served *f)
 {
     setenv("REPLAY_SHM", "0", 1);
-    served_start(f, "  - {name: replay, max_size: 10}\n", "memory_limit: 4GiB\n");
+    served_start(f, TABLE, "memory_limit: 4GiB\n", NULL);
 }
 
 /* The same with a broker that keeps its state in a folder. */
 static void begin_with_journal(struct served *f)
 {
-    char more[400];
     served_stop(f);
     tempdir_enter(NULL);
-    snprintf(more, sizeof more, "memory_limit: 4GiB\nfolder: %s\njournal: never\n", tempdir);
-    broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", more);
+    broker_process_start(&f->broker, TABLE, textf("memory_limit: 4GiB\nfolder: %s\njournal: never\n", tempdir));
     f->client = connect_to(&f->broker);
 }
 
@@ -97,39 +92,24 @@ static void put(rp_client *client, uint64_t seed, size_t bytes, uint64_t expect)
 
 static uint64_t get(rp_client *client, uint64_t have, size_t bytes)
 {
-    rp_params *params = NULL;
+    SCOPED(rp_params) params = NULL;
     ok(rp_params_get(client, SLOT, have, WAIT, &params, &err));
-    uint64_t seed = seed_of(rp_params_slot(params), bytes);
-    rp_params_release(&params);
-    return seed;
+    return seed_of(rp_params_slot(params), bytes);
 }
 
-static uint64_t asked_number(rp_client *client, const char *path)
+/* Takes the next version and checks its form. Returns the seed of its value. */
+static uint64_t take(rp_subscriber *subscriber, size_t bytes, uint32_t bf16)
 {
-    rp_info *info = asked_info(client, NULL);
-    uint64_t number = (uint64_t)rp_info_real(info, path);
-    rp_info_free(&info);
-    return number;
-}
-
-struct number {
-    rp_client *client;
-    const char *path;
-    uint64_t least, most;
-};
-
-static int is_between(void *ctx)
-{
-    const struct number *want = ctx;
-    uint64_t now = asked_number(want->client, want->path);
-    return now >= want->least && now <= want->most;
+    SCOPED(rp_params) params = NULL;
+    ok(rp_subscriber_take(subscriber, WAIT, &params, &err));
+    assert_int_equal(rp_params_slot(params)->bf16, bf16);
+    return seed_of(rp_params_slot(params), bytes);
 }
 
 static void await_number(rp_client *client, const char *path, uint64_t least, uint64_t most)
 {
-    struct number want = {client, path, least, most};
-    if (!process_await(is_between, &want))
-        fail_msg("%s is %llu", path, (unsigned long long)asked_number(client, path));
+    uint64_t now;
+    wait_until((now = asked_number(client, path)) >= least && now <= most);
 }
 
 /* ---- children: this program again ---- */
@@ -181,29 +161,22 @@ CASE(sizes_around_the_bounds)
 struct reader {
     const struct served *f;
     pthread_t thread;
-    uint64_t until, versions, torn;
-    char text[256];
+    uint64_t until, versions;
 };
 
 static void *reader_main(void *arg)
 {
     struct reader *self = arg;
-    rp_client *client = connect_to(&self->f->broker);
-    rp_subscriber *subscriber = must(rp_subscriber_new(client, SLOT, 0, &err));
+    SCOPED(rp_client) client = connect_to(&self->f->broker);
+    SCOPED(rp_subscriber) subscriber = must(rp_subscriber_new(client, SLOT, 0, &err));
     for (uint64_t version = 0; version < self->until;) {
-        rp_params *params = NULL;
-        rp_status status = rp_subscriber_take(subscriber, WAIT, &params, &err);
-        if (status != RP_OK) {
-            snprintf(self->text, sizeof self->text, "%.255s", err.text);
-            break;
-        }
+        SCOPED(rp_params) params = NULL;
+        ok(rp_subscriber_take(subscriber, WAIT, &params, &err));
         version = rp_params_slot(params)->version;
         self->versions++;
-        self->torn += seed_of(rp_params_slot(params), LARGE) != version;
-        rp_params_release(&params);
+        if (seed_of(rp_params_slot(params), LARGE) != version)
+            fail_msg("version %llu is not whole", (unsigned long long)version);
     }
-    rp_subscriber_destroy(&subscriber);
-    rp_client_destroy(&client);
     return NULL;
 }
 
@@ -226,8 +199,6 @@ CASE(versions_are_put_while_old_ones_are_read)
     put(f->client, 3, LARGE, 3); /* beside what the dead one has left */
     for (uint32_t i = 0; i < 3; i++) {
         pthread_join(readers[i].thread, NULL);
-        assert_string_equal(readers[i].text, "");
-        assert_int_equal(readers[i].torn, 0);
         assert_in_range(readers[i].versions, 1, 3);
     }
     assert_int_equal(get(f->client, 0, LARGE), 3);
@@ -235,46 +206,37 @@ CASE(versions_are_put_while_old_ones_are_read)
     await_number(f->client, "server.memory.params_old", 0, 0);
 }
 
-/* Waits until the publisher or subscriber has had so many parts. */
-struct parts {
-    rp_publisher *publisher;
-    rp_subscriber *subscriber;
-    uint64_t least;
-};
-
-static uint64_t parts_now(const struct parts *of)
+/* Parts that a publisher or a subscriber has had. */
+static uint64_t parts_put(rp_publisher *publisher)
 {
-    rp_publisher_stats put = {.struct_size = sizeof put};
-    rp_subscriber_stats got = {.struct_size = sizeof got};
-    if (of->publisher)
-        rp_publisher_get_stats(of->publisher, &put);
-    else
-        rp_subscriber_get_stats(of->subscriber, &got);
-    return put.parts + got.parts;
+    rp_publisher_stats stats = {.struct_size = sizeof stats};
+    rp_publisher_get_stats(publisher, &stats);
+    return stats.parts;
 }
 
-static int has_parts(void *ctx)
+static uint64_t parts_got(rp_subscriber *subscriber)
 {
-    return parts_now(ctx) >= ((const struct parts *)ctx)->least;
+    rp_subscriber_stats stats = {.struct_size = sizeof stats};
+    rp_subscriber_get_stats(subscriber, &stats);
+    return stats.parts;
 }
 
-/* Kills the broker as soon as so many parts have come, before all have, and starts it again. */
-static void restart_amid(struct served *f, struct parts *parts)
-{
-    assert_true(process_await(has_parts, parts));
-    broker_process_stop(&f->broker, SIGKILL);
-    assert_true(parts_now(parts) < PARTS);
-    broker_process_again(&f->broker, NULL);
-}
+/* Kills the broker as soon as some parts have come, before all have, and starts it again. */
+#define restart_amid(f, parts)                                                                                         \
+    do {                                                                                                               \
+        wait_until((parts) >= 40);                                                                                     \
+        broker_process_stop(&(f)->broker, SIGKILL);                                                                    \
+        assert_true((parts) < PARTS);                                                                                  \
+        broker_process_again(&(f)->broker, NULL);                                                                      \
+    } while (0)
 
 /* Puts a value as version 1, although the broker is killed meanwhile. */
 static rp_publisher *put_and_restart(struct served *f, uint64_t seed)
 {
     uint8_t *data = value_new(seed, LARGE);
     rp_publisher *publisher = must(rp_publisher_new(f->client, SLOT, &err));
-    struct parts putting = {.publisher = publisher, .least = 40};
     ok(rp_publisher_put(publisher, data, LARGE, &err));
-    restart_amid(f, &putting);
+    restart_amid(f, parts_put(publisher));
     uint64_t version = 0;
     ok(rp_publisher_flush(publisher, WAIT, &version, &err));
     assert_int_equal(version, 1);
@@ -286,93 +248,60 @@ static rp_publisher *put_and_restart(struct served *f, uint64_t seed)
 CASE(a_put_and_a_get_go_on_after_a_restart)
 {
     begin_with_journal(f);
-    rp_publisher *publisher = put_and_restart(f, 7);
-    struct parts putting = {.publisher = publisher};
-    assert_in_range(parts_now(&putting), PARTS, PARTS + 3 * WINDOW); /* those in flight came twice, no others */
-    rp_publisher_destroy(&publisher, 0, NULL);
-
-    rp_subscriber *subscriber = must(rp_subscriber_new(f->client, SLOT, 0, &err));
-    struct parts getting = {.subscriber = subscriber, .least = 40};
-    restart_amid(f, &getting);
-    rp_params *params = NULL;
-    ok(rp_subscriber_take(subscriber, WAIT, &params, &err));
-    assert_int_equal(seed_of(rp_params_slot(params), LARGE), 7);
-    assert_int_equal(parts_now(&getting), PARTS);
-    rp_params_release(&params);
-    rp_subscriber_destroy(&subscriber);
+    SCOPED(rp_publisher) publisher = put_and_restart(f, 7);
+    assert_in_range(parts_put(publisher), PARTS, PARTS + 3 * WINDOW); /* those in flight came twice, no others */
+    SCOPED(rp_subscriber) subscriber = must(rp_subscriber_new(f->client, SLOT, 0, &err));
+    restart_amid(f, parts_got(subscriber));
+    assert_int_equal(take(subscriber, LARGE, 0), 7);
+    assert_int_equal(parts_got(subscriber), PARTS);
 }
 
 /* Without a journal the broker that comes back knows nothing: the put begins again, and so does the get, with what is there then. */
 CASE(a_put_and_a_get_begin_again_at_an_empty_broker)
 {
-    rp_publisher *publisher = put_and_restart(f, 7);
-    rp_subscriber *subscriber = must(rp_subscriber_new(f->client, SLOT, 0, &err));
-    struct parts getting = {.subscriber = subscriber, .least = 40};
-    restart_amid(f, &getting);
+    SCOPED(rp_publisher) publisher = put_and_restart(f, 7);
+    SCOPED(rp_subscriber) subscriber = must(rp_subscriber_new(f->client, SLOT, 0, &err));
+    restart_amid(f, parts_got(subscriber));
     put(f->client, 8, LARGE, 1); /* version 1 again, with other bytes */
-    rp_params *params = NULL;
-    ok(rp_subscriber_take(subscriber, WAIT, &params, &err));
-    assert_int_equal(seed_of(rp_params_slot(params), LARGE), 8);
-    rp_params_release(&params);
-    rp_subscriber_destroy(&subscriber);
-    rp_publisher_destroy(&publisher, 0, NULL);
+    assert_int_equal(take(subscriber, LARGE, 0), 8);
 }
 
 /* On one host the value is mapped: no part is sent, and it stays what it was, whatever becomes of the broker. */
 CASE(values_are_mapped_on_one_host)
 {
     setenv("REPLAY_SHM", "1", 1);
-    rp_client *client = connect_to(&f->broker);
+    SCOPED(rp_client) client = connect_to(&f->broker);
     put(client, 1, MIDDLE, 1);
-    rp_subscriber *subscriber = must(rp_subscriber_new(client, SLOT, 0, &err));
-    struct parts getting = {.subscriber = subscriber};
-    rp_params *first = NULL, *second = NULL;
+    SCOPED(rp_subscriber) subscriber = must(rp_subscriber_new(client, SLOT, 0, &err));
+    SCOPED(rp_params) first = NULL, *second = NULL;
     ok(rp_subscriber_take(subscriber, WAIT, &first, &err));
     put(client, 2, MIDDLE, 2);
     ok(rp_subscriber_take(subscriber, WAIT, &second, &err));
-    assert_int_equal(parts_now(&getting), 0);
+    assert_int_equal(parts_got(subscriber), 0);
     assert_int_equal((uintptr_t)rp_params_slot(first)->data % 4096, 0);
     put(client, 3, MIDDLE, 3);
     broker_process_stop(&f->broker, SIGKILL);
     assert_int_equal(seed_of(rp_params_slot(first), MIDDLE), 1);
     assert_int_equal(seed_of(rp_params_slot(second), MIDDLE), 2);
-    rp_params_release(&first);
-    rp_params_release(&second);
-    rp_subscriber_destroy(&subscriber);
-    rp_client_destroy(&client);
 }
 
 /* A subscriber gets the form that it asked for, by the socket and by memory; the first one, where there is no second. */
 CASE(a_second_form)
 {
     uint8_t *data = value_new(1, MIDDLE), *half = value_new(2, MIDDLE / 2);
-    rp_publisher *publisher = must(rp_publisher_new(f->client, SLOT, &err));
+    SCOPED(rp_publisher) publisher = must(rp_publisher_new(f->client, SLOT, &err));
     for (uint32_t shm = 0; shm < 2; shm++) {
         setenv("REPLAY_SHM", shm ? "1" : "0", 1);
-        rp_client *client = connect_to(&f->broker);
-        rp_params *params = NULL;
+        SCOPED(rp_client) client = connect_to(&f->broker);
         ok(rp_publisher_put_bf16(publisher, data, MIDDLE, half, MIDDLE / 2, &err));
         ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
-        rp_subscriber *plain = must(rp_subscriber_new(client, SLOT, 0, &err));
-        rp_subscriber *less = must(rp_subscriber_new_bf16(client, SLOT, 0, &err));
-        ok(rp_subscriber_take(plain, WAIT, &params, &err));
-        assert_int_equal(rp_params_slot(params)->bf16, 0);
-        assert_int_equal(seed_of(rp_params_slot(params), MIDDLE), 1);
-        rp_params_release(&params);
-        ok(rp_subscriber_take(less, WAIT, &params, &err));
-        assert_int_equal(rp_params_slot(params)->bf16, 1);
-        assert_int_equal(seed_of(rp_params_slot(params), MIDDLE / 2), 2);
-        rp_params_release(&params);
+        SCOPED(rp_subscriber) plain = must(rp_subscriber_new(client, SLOT, 0, &err));
+        SCOPED(rp_subscriber) less = must(rp_subscriber_new_bf16(client, SLOT, 0, &err));
+        assert_int_equal(take(plain, MIDDLE, 0), 1);
+        assert_int_equal(take(less, MIDDLE / 2, 1), 2);
         put(client, 3, MIDDLE, 2 * shm + 2);
-        ok(rp_subscriber_take(less, WAIT, &params, &err));
-        assert_int_equal(rp_params_slot(params)->bf16, 0);
-        assert_int_equal(seed_of(rp_params_slot(params), MIDDLE), 3);
-        rp_params_release(&params);
-        rp_subscriber_destroy(&plain);
-        rp_subscriber_destroy(&less);
-        rp_client_destroy(&client);
+        assert_int_equal(take(less, MIDDLE, 0), 3);
     }
-    rp_publisher_destroy(&publisher, 0, NULL);
     free(data);
     free(half);
 }
@@ -381,14 +310,13 @@ CASE(a_second_form)
 CASE(too_large_a_value_is_refused)
 {
     struct broker_process small = {0};
-    broker_process_start(&small, "  - {name: replay, max_size: 10}\n", "memory_limit: 100MiB\n");
+    broker_process_start(&small, TABLE, "memory_limit: 100MiB\n");
     rp_client *client = connect_to(&small);
     uint8_t *data = value_new(1, MIDDLE);
     rp_publisher *publisher = must(rp_publisher_new(client, SLOT, &err));
     ok(rp_publisher_put(publisher, data, MIDDLE, &err));
-    assert_int_equal(rp_publisher_flush(publisher, WAIT, NULL, &err), RP_RESOURCE_EXHAUSTED);
-    assert_has(err.text, "memory_limit");
-    assert_true(parts_now(&(struct parts){.publisher = publisher}) <= WINDOW);
+    must_fail(rp_publisher_flush(publisher, WAIT, NULL, &err), RP_RESOURCE_EXHAUSTED, "memory_limit");
+    assert_true(parts_put(publisher) <= WINDOW);
     ok(rp_publisher_put(publisher, data, 20 * MB, &err)); /* the next one is none the worse for it */
     ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
     rp_publisher_destroy(&publisher, 0, NULL);
@@ -400,91 +328,41 @@ CASE(too_large_a_value_is_refused)
 /* Asks for a part, or with put 0 for the newest version. Returns the number of that version's value. */
 static uint64_t ask_part(struct testpeer *peer, uint64_t put, uint32_t part)
 {
-    Replay__ParamsGet ask = REPLAY__PARAMS_GET__INIT;
     char *name = testpeer_text(SLOT);
-    ask.n_name = 1;
-    ask.name = &name;
-    ask.parts = true;
-    ask.put = put;
-    ask.part = part;
-    TESTPEER_REQUEST(request, PARAMS_GET, params_get, &ask);
-    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask(peer, &request));
-    assert_int_equal(answer->status, RP_OK);
-    return answer->reply->params->slots[0]->parts->put;
+    Replay__Request *request = REQUEST_OF(PARAMS_GET, params_get, ParamsGet, .n_name = 1, .name = &name, .parts = true,
+                                          .put = put, .part = part);
+    return testpeer_good(peer, testpeer_ask(peer, request))->reply->params->slots[0]->parts->put;
 }
 
-/* A broker whose parameters may take 25 MiB, somebody who reads there part by part, and a publisher that has put a value. */
-struct reading {
-    struct broker_process small;
-    rp_client *client;
-    void *context;
-    struct testpeer *reader;
-    rp_publisher *publisher;
-    uint8_t *data;
-    uint64_t bytes;
-};
-
-static void reading_put(struct reading *self)
-{
-    ok(rp_publisher_put(self->publisher, self->data, self->bytes, &err));
-    ok(rp_publisher_flush(self->publisher, WAIT, NULL, &err));
-}
-
-static void reading_begin(struct reading *self, uint64_t bytes)
-{
-    *self = (struct reading){.context = zmq_ctx_new(), .data = value_new(1, bytes), .bytes = bytes};
-    broker_process_start(&self->small, "  - {name: replay, max_size: 10}\n", "memory_limit: 100MiB\n");
-    self->client = connect_to(&self->small);
-    self->reader = testpeer_connect(self->context, self->small.service);
-    self->publisher = must(rp_publisher_new(self->client, SLOT, &err));
-    reading_put(self);
-}
-
-/* The next put waits, and says why. */
-static void reading_blocks(struct reading *self)
-{
-    ok(rp_publisher_put(self->publisher, self->data, self->bytes, &err));
-    assert_int_equal(rp_publisher_flush(self->publisher, 1000, NULL, &err), RP_DEADLINE_EXCEEDED);
-    assert_has(err.text, "being read");
-}
-
-static void reading_end(struct reading *self)
-{
-    testpeer_close(self->reader);
-    zmq_ctx_term(self->context);
-    rp_publisher_destroy(&self->publisher, 0, NULL);
-    rp_client_destroy(&self->client);
-    broker_process_fini(&self->small);
-    free(self->data);
-}
-
-/* There is room for two versions: a publisher waits while somebody reads the first of them. */
+/* The parameters of this broker may take 25 MiB: there is room for two versions, and a publisher waits while somebody
+ * reads the first of them part by part. */
 CASE(a_publisher_waits_for_a_slow_reader)
 {
     enum { LAST = 17 };
-    struct reading r;
-    uint64_t version;
-    reading_begin(&r, 9 * MB);
-    uint64_t first = ask_part(r.reader, 0, 0);
-    ask_part(r.reader, first, 0);
-    reading_put(&r);
-    ask_part(r.reader, ask_part(r.reader, 0, 0), LAST);
-    reading_blocks(&r);
+    struct broker_process small;
+    broker_process_start(&small, TABLE, "memory_limit: 100MiB\n");
+    rp_client *client = connect_to(&small);
+    struct testpeer *reader = testpeer_connect(small.service);
+    rp_publisher *publisher = must(rp_publisher_new(client, SLOT, &err));
+    uint8_t *data = value_new(1, 9 * MB);
+    uint64_t values[2], version;
+    for (uint32_t i = 0; i < 2; i++) {
+        ok(rp_publisher_put(publisher, data, 9 * MB, &err));
+        ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
+        values[i] = ask_part(reader, 0, 0);
+        ask_part(reader, values[i], i ? LAST : 0);
+    }
+    ok(rp_publisher_put(publisher, data, 9 * MB, &err));
+    must_fail(rp_publisher_flush(publisher, 1000, NULL, &err), RP_DEADLINE_EXCEEDED, "being read");
     for (uint32_t part = 1; part <= LAST; part++)
-        ask_part(r.reader, first, part);
-    ok(rp_publisher_flush(r.publisher, WAIT, &version, &err));
+        ask_part(reader, values[0], part);
+    ok(rp_publisher_flush(publisher, WAIT, &version, &err));
     assert_int_equal(version, 3);
-    reading_end(&r);
-}
-
-/* The slot's own value was asked for lately, so it stays for a while, and two do not fit. */
-CASE(a_put_waits_where_two_values_have_no_room)
-{
-    struct reading r;
-    reading_begin(&r, 14 * MB);
-    ask_part(r.reader, 0, 0);
-    reading_blocks(&r);
-    reading_end(&r);
+    testpeer_close(reader);
+    rp_publisher_destroy(&publisher, 0, NULL);
+    rp_client_destroy(&client);
+    broker_process_fini(&small);
+    free(data);
 }
 
 int main(int argc, char **argv)

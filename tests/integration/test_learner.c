@@ -4,10 +4,9 @@
 
 #include "agent/run/learner.h"
 #include "proto/base/clock.h"
-#include "replay/admin.h"
-#include "replay/writer.h"
 #include "tests/support/asked.h"
 #include "tests/support/facts.h"
+#include "tests/support/numbers.h"
 #include "tests/support/process.h"
 #include "tests/support/runtext.h"
 
@@ -16,10 +15,9 @@
 static const char tables[] = "  - {name: replay, max_size: 1000, sampler: {kind: prioritized, exponent: 0.6}}\n";
 
 struct fixture {
-    struct broker_process broker;
+    SERVED;
     struct run_config config;
     struct env env;
-    rp_client *client;
     struct agent *agent;
     struct learner *learner;
     atomic_bool stop;
@@ -28,35 +26,36 @@ struct fixture {
 
 static void open_learner(struct fixture *f, const char *environment, const char *agent, const char *adder)
 {
-    char text[1024];
-    snprintf(text, sizeof text,
-             "environment: {name: %s}\nagent: {%s, hidden: [8], batch: %d}\nadder: {%s}\nlearners: {%s}\n"
-             "broker:\n  tables:\n%s",
-             environment, agent, BATCH, adder, f->learners ? f->learners : "prefetch: 1", tables);
+    const char *text = textf("environment: {name: %s}\nagent: {%s, hidden: [8], batch: %d}\nadder: {%s}\n"
+                             "learners: {%s}\nbroker:\n  tables:\n%s",
+                             environment, agent, BATCH, adder, f->learners ? f->learners : "prefetch: 1", tables);
     /* Not every algorithm gives priorities. */
     static const char *const uniform[] = {"broker.tables[0].sampler={kind: uniform}", NULL};
     bool sequences = strstr(adder, "kind: sequence") != NULL;
     f->config = runtext_read(text, sequences ? uniform : NULL);
     ok(env_open(&f->env, &f->config.environment, &err));
-    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
-    f->agent = agent_new(&f->config.agent, environment, &f->env.spec, 1, &err);
+    f->agent = must(agent_new(&f->config.agent, environment, &f->env.spec, 1, &err));
     struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent, .stop = &f->stop};
-    f->learner = must(f->client && f->agent ? learner_new(&options, &err) : NULL);
+    f->learner = must(learner_new(&options, &err));
+}
+
+static void open_pendulum(struct fixture *f, const char *algorithm)
+{
+    open_learner(f, "Pendulum-v1", textf("algorithm: %s", algorithm), "kind: transition, table: replay");
 }
 
 static void setup(struct fixture *f)
 {
-    broker_process_start(&f->broker, tables, NULL);
+    served_start(f, tables, NULL, NULL);
 }
 
 static void teardown(struct fixture *f)
 {
     learner_destroy(&f->learner);
     agent_destroy(&f->agent);
-    rp_client_destroy(&f->client);
     env_close(&f->env);
     run_config_free(&f->config);
-    broker_process_fini(&f->broker);
+    served_stop(f);
 }
 
 FIXTURE(struct fixture, setup, teardown)
@@ -74,7 +73,7 @@ static void insert(struct fixture *f, uint32_t n, float value, float reward)
     rp_slice slices[5];
     for (uint32_t i = 0; i < 5; i++)
         slices[i] = (rp_slice){.field = columns[i].name, .column = i, .count = 1, .squeeze = 1};
-    rp_writer *writer = must(rp_writer_new(f->client, columns, 5, NULL, WAIT, &err));
+    SCOPED(rp_writer) writer = must(rp_writer_new(f->client, columns, 5, NULL, WAIT, &err));
     for (uint32_t i = 0; i < n; i++) {
         float three[3] = {value, 0.1f * (float)i, value};
         const void *row[] = {three, &value, &reward, &value, three};
@@ -83,7 +82,12 @@ static void insert(struct fixture *f, uint32_t n, float value, float reward)
             slices[k].start = (int64_t)i;
         ok(rp_writer_item(writer, "replay", 1.0, slices, 5, WAIT, NULL, &err));
     }
-    ok(rp_writer_destroy(&writer, WAIT, &err));
+}
+
+static void take_steps(struct fixture *f, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        ok(learner_step(f->learner, WAIT, &err));
 }
 
 static double scalar(const struct learner_stats *stats, const char *name)
@@ -105,12 +109,11 @@ CASE(scalars)
 {
     enum { STEPS = 24, NAMES = 4 };
     static const char *const names[NAMES] = {"loss", "gradient_norm", "policy_gradient_norm", "policy_loss"};
-    open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
+    open_pendulum(f, "td3");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     struct learner_stats one, all;
     double sums[NAMES] = {0};
-    for (uint32_t i = 0; i < STEPS; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, STEPS);
     learner_take_stats(f->learner, &all);
     assert_int_equal(all.n_scalars, 6);
     for (uint32_t i = 0; i < STEPS; i++) {
@@ -135,58 +138,38 @@ CASE(not_finite)
     insert(f, BATCH, 0.5f, NAN);
     insert(f, BATCH, 0.5f, INFINITY);
     insert(f, BATCH, NAN, 1.0f);
-    for (uint32_t i = 0; i < 20; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, 20);
     for (uint32_t i = 0; i < f->agent->n_params; i++)
         assert_true(isfinite(f->agent->params[i]));
     /* What was refused would be told by the updates that follow. */
     insert(f, 2 * BATCH, 0.5f, 1.0f);
-    for (uint32_t i = 0; i < 20; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, 20);
 }
 
 CASE(other_items)
 {
     open_learner(f, "CartPole-v1", "algorithm: dqn", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, 1.0f);
-    assert_int_equal(learner_step(f->learner, WAIT, &err), RP_FAILED_PRECONDITION);
-    assert_non_null(strstr(err.text, "another environment"));
+    must_fail(learner_step(f->learner, WAIT, &err), RP_FAILED_PRECONDITION, "another environment");
 }
 
-/* Items with another field, as any holder of an actor's key may insert them into a table without a signature. */
-static void insert_other(struct fixture *f, uint32_t n)
-{
-    const rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT8};
-    rp_slice slice = {.column = 0, .count = 1, .squeeze = 1};
-    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &err));
-    for (uint32_t i = 0; i < n; i++) {
-        const void *row[] = {"x"};
-        ok(rp_writer_append(writer, row, WAIT, &err));
-        slice.start = (int64_t)i;
-        ok(rp_writer_item(writer, "replay", 1.0, &slice, 1, WAIT, NULL, &err));
-    }
-    ok(rp_writer_destroy(&writer, WAIT, &err));
-}
-
-/* They are counted, cost a batch, and a prioritized table hardly picks them again. */
+/* Items with another field, as any holder of an actor's key may insert them into a table without a signature: they are
+ * counted, cost a batch, and a prioritized table hardly picks them again. */
 CASE(other_items_are_skipped)
 {
     struct learner_stats stats;
-    open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
+    open_pendulum(f, "ddpg");
     insert(f, 8 * BATCH, 0.5f, 1.0f);
-    for (uint32_t i = 0; i < 20; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, 20);
     learner_take_stats(f->learner, &stats);
-    insert_other(f, 4 * BATCH);
+    numbers_insert(f->client, "replay", 0, 4 * BATCH, NULL);
     for (uint64_t skipped = 0; skipped < BATCH; skipped += stats.skipped) {
         ok(learner_step(f->learner, WAIT, &err));
         learner_take_stats(f->learner, &stats);
     }
-    for (uint32_t i = 0; i < 200; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, 200);
     learner_take_stats(f->learner, &stats);
-    for (uint32_t i = 0; i < 100; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, 100);
     learner_take_stats(f->learner, &stats);
     assert_in_range(stats.skipped, 0, BATCH);
     assert_true(stats.batches >= 90);
@@ -203,7 +186,7 @@ CASE(other_lengths)
 /* Longer steps are no wait for data. */
 CASE(delay)
 {
-    open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
+    open_pendulum(f, "td3");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     ok(learner_step(f->learner, WAIT, &err)); /* the first batch is on its way then */
     struct learner_stats stats;
@@ -211,8 +194,7 @@ CASE(delay)
     uint64_t before = idle_total(learner_idle(f->learner));
     f->config.learners.delay_ns = 60 * NS_PER_MS; /* more than one nap */
     int64_t start_ns = clock_ns();
-    for (uint32_t i = 0; i < 3; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, 3);
     learner_take_stats(f->learner, &stats);
     assert_int_equal(stats.batches, 3);
     assert_true(stats.learn_ns >= (uint64_t)(180 * NS_PER_MS));
@@ -230,7 +212,7 @@ static void *stop_soon(void *stop)
 /* A step of an hour ends when it is told to. */
 CASE(delay_is_stopped)
 {
-    open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
+    open_pendulum(f, "td3");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     atomic_bool stop = false;
     struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent, .stop = &stop};
@@ -252,9 +234,8 @@ CASE(delay_is_stopped)
 
 /* ---- waiting for nothing ---- */
 
-static int has_sampled(void *ctx)
+static bool has_sampled(const struct fixture *f)
 {
-    struct fixture *f = ctx;
     return asked_table(f->client, "replay", "limiter.samples") == (uint64_t)f->config.learners.prefetch * BATCH;
 }
 
@@ -263,21 +244,19 @@ static int has_sampled(void *ctx)
 CASE(publishing_does_not_wait)
 {
     f->learners = "prefetch: 6, publish_every: 1";
-    open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
+    open_pendulum(f, "ddpg");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
-    assert_true(process_await(has_sampled, f));
+    wait_until(has_sampled(f));
     kill(f->broker.pid, SIGSTOP);
-    for (int i = 0; i < 6; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, 6);
     kill(f->broker.pid, SIGCONT);
     assert_int_equal(f->agent->steps, 6);
     ok(learner_publish(f->learner, &err));
-    rp_params *params = NULL;
+    SCOPED(rp_params) params = NULL;
     uint64_t steps = 0;
     struct tensor which = {.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &steps};
     ok(rp_params_get(f->client, VARIABLES_SLOT, 0, WAIT, &params, &err));
     ok(weights_decode(rp_params_slot(params)->data, rp_params_slot(params)->bytes, &which, 1, &err));
-    rp_params_release(&params);
     assert_int_equal(steps, 6);
 }
 
@@ -287,7 +266,7 @@ CASE(waits_have_causes)
     /* Updates go out in requests of 256, of which 16 may be without an answer; one more is collected meanwhile. */
     enum { FULL = 17 * 256 / BATCH };
     f->learners = "prefetch: 600, publish_every: 100000";
-    open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
+    open_pendulum(f, "ddpg");
     const uint64_t *idle = learner_idle(f->learner)->ns;
     assert_int_equal(learner_step(f->learner, 30, &err), RP_DEADLINE_EXCEEDED);
     assert_true(idle[IDLE_SAMPLE] >= (uint64_t)(30 * NS_PER_MS));
@@ -295,10 +274,9 @@ CASE(waits_have_causes)
     ok(learner_publish(f->learner, &err));
     assert_true(idle[IDLE_PARAMETERS] > 0);
     insert(f, 2 * BATCH, 0.5f, -1.0f);
-    assert_true(process_await(has_sampled, f));
+    wait_until(has_sampled(f));
     kill(f->broker.pid, SIGSTOP);
-    for (int i = 0; i < FULL; i++)
-        ok(learner_step(f->learner, WAIT, &err));
+    take_steps(f, FULL);
     assert_int_equal(idle[IDLE_UPDATES], 0);
     atomic_store(&f->stop, true);
     assert_int_equal(learner_step(f->learner, WAIT, &err), RP_DEADLINE_EXCEEDED);
@@ -310,7 +288,7 @@ CASE(waits_have_causes)
 CASE(reduce_is_a_wait)
 {
     f->learners = "count: 2";
-    open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
+    open_pendulum(f, "ddpg");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     ok(learner_step(f->learner, WAIT, &err));
     assert_true(learner_idle(f->learner)->ns[IDLE_REDUCE] > 0);

@@ -77,41 +77,29 @@ EMBED_TEST(a_damaged_message_is_passed_over, TABLE, NULL)
     assert_int_equal(embed->broker->peers.counters.messages_bad, 1);
 }
 
-/* Frames that do not fit the header concern the items that need them. */
-EMBED_TEST(a_chunk_of_a_wrong_size_concerns_its_items_only, TABLE, NULL)
+/* What is wrong with a chunk concerns the items that need it, and each is told what is wrong with its own. */
+EMBED_TEST(bad_chunks_concern_their_items_only, TABLE, NULL)
 {
     struct testpeer *peer = testpeer_opened(embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
     uint64_t value = 1;
     const void *blocks[] = {&value};
-    for (uint64_t key = 1; key <= 3; key++)
+    for (uint64_t key = 1; key <= 4; key++)
         testpeer_item(peer, layout, key, 1, testpeer_chunk(peer, 1, blocks, false), 0, 1);
+    peer->draft->block_codec[0] = 99;
     peer->draft->block_size[1] = 7;
     peer->draft->pack.size--; /* the third begins a byte earlier, and is whole */
+    peer->draft->block_codec[3] = 98;
     testpeer_push(peer);
     testpeer_insert(peer, "t", 10, 1, 1);
     testpeer_heartbeat(peer, 0, false);
-    assert_int_equal(testpeer_resolved(peer, 0), 4);
-    assert_int_equal(peer->credit->n_rejections, 1);
-    assert_int_equal(peer->credit->rejections[0]->key, 2);
-    assert_non_null(strstr(peer->credit->rejections[0]->text, "chunk 2: column 'x': 7 bytes for 1 steps of 8 bytes"));
-    assert_int_equal(embed_table(embed, "t")->in.size, 3);
-}
-
-/* Two bad chunks in a message: each item is told what is wrong with its own. */
-EMBED_TEST(every_bad_chunk_has_its_own_reason, TABLE, NULL)
-{
-    struct testpeer *peer = testpeer_opened(embed, false);
-    uint32_t layout = testpeer_plain(peer, "t");
-    uint64_t value = 1;
-    const void *blocks[] = {&value};
-    for (uint64_t key = 1; key <= 2; key++)
-        testpeer_item(peer, layout, key, 1, testpeer_chunk(peer, 1, blocks, false), 0, 1);
-    peer->draft->block_codec[0] = 99;
-    peer->draft->block_codec[1] = 98;
-    testpeer_push(peer);
-    testpeer_heartbeat(peer, 0, false);
-    assert_int_equal(peer->credit->n_rejections, 2);
-    assert_non_null(strstr(peer->credit->rejections[0]->text, "codec"));
-    assert_non_null(strstr(peer->credit->rejections[1]->text, "codec"));
+    assert_int_equal(testpeer_resolved(peer, 0), 5);
+    static const char *const reasons[] = {"codec", "chunk 2: column 'x': 7 bytes for 1 steps of 8 bytes", "codec"};
+    static const uint64_t keys[] = {1, 2, 4};
+    assert_int_equal(peer->credit->n_rejections, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(peer->credit->rejections[i]->key, keys[i]);
+        assert_has(peer->credit->rejections[i]->text, reasons[i]);
+    }
+    assert_int_equal(embed_table(embed, "t")->in.size, 2);
 }

@@ -1,6 +1,7 @@
 /* Byte accounts and limits: of chunks, tables, and the whole broker. At the limit the run goes on. */
 
 #include "tests/support/naive.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 
 #define KIB 1024u
@@ -20,11 +21,32 @@ static uint64_t size_of(const char *table)
 }
 
 /* Returns a peer with a session of items of so many bytes. */
-static struct testpeer *writer_of(uint32_t bytes, bool notices)
+static struct testpeer *writer_of(uint32_t bytes)
 {
     struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open_with(peer, notices, &(struct testpeer_column){"x", "uint8", 1, {bytes}, bytes}, 1);
+    testpeer_open_with(peer, false, &(struct testpeer_column){"x", "uint8", 1, {bytes}, bytes}, 1);
     return peer;
+}
+
+/* Sends an item of the session's size, and reads what became of it. */
+static void insert_one(struct testpeer *peer, const char *table, uint64_t key, bool own)
+{
+    testpeer_insert_large(peer, table, key, peer->columns[0].row_bytes, own);
+    testpeer_heartbeat(peer, 0, false);
+}
+
+/* Sends items one after another until the credit is used up, but at most up to key `last`. */
+static uint64_t send_allowed(struct testpeer *writer, uint64_t sent, uint64_t last)
+{
+    uint32_t bytes = writer->columns[0].row_bytes;
+    while (sent < last &&
+           ((sent < testpeer_allowed(writer, 0) && writer->sent_bytes + bytes + 500 <= writer->credit->allowed_bytes) ||
+            sent == testpeer_resolved(writer, 0)))
+        testpeer_insert_large(writer, "t", ++sent, bytes, false);
+    testpeer_heartbeat(writer, 0, false);
+    assert_int_equal(writer->credit->n_rejections, 0);
+    testpeer_forget(writer);
+    return sent;
 }
 
 /* Half of the memory that max_size needs, a ratio limiter, a real sampler: several times max_size goes through. */
@@ -34,16 +56,13 @@ TEST(the_run_goes_on_at_half_the_memory_that_max_size_needs, NULL, end)
                 "  - name: t\n    max_size: 1000\n    sampler: {kind: uniform}\n"
                 "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 100, error_buffer: 20}\n",
                 "memory_limit: 5MiB\n"); /* 1000 items of 10,000 bytes need 10 MB */
-    struct testpeer *writer = writer_of(10000, true), *sampler = testpeer_new(&embed);
+    struct testpeer *writer = writer_of(10000), *sampler = testpeer_new(&embed);
     uint64_t sent = 0, sampled = 0, most = 0;
     uint32_t idle = 0;
     uint64_t id = 0;
     while (testpeer_resolved(writer, 0) < 5000 && idle < 1000) {
         idle++;
-        while (sent < 5000 &&
-               ((sent < testpeer_allowed(writer, 0) && writer->sent_bytes + 10500 <= writer->credit->allowed_bytes) ||
-                sent == testpeer_resolved(writer, 0)))
-            testpeer_insert_large(writer, "t", ++sent, 10000, false);
+        sent = send_allowed(writer, sent, 5000);
         if (!id)
             id = testpeer_sample(sampler, "t", 16, NO_TIMEOUT, 0);
         struct testpeer_answer *answer = testpeer_poll(sampler, id);
@@ -54,9 +73,6 @@ TEST(the_run_goes_on_at_half_the_memory_that_max_size_needs, NULL, end)
             id = 0;
             idle = 0;
         }
-        testpeer_read(writer);
-        assert_int_equal(writer->credit->n_rejections, 0);
-        testpeer_forget(writer);
         uint64_t memory = store_memory(&embed.broker->store);
         most = memory > most ? memory : most;
         embed_advance(&embed, 1);
@@ -71,7 +87,7 @@ TEST(the_run_goes_on_at_half_the_memory_that_max_size_needs, NULL, end)
 TEST(chunks_kept_by_one_session_do_not_empty_the_tables, NULL, end)
 {
     embed_start(&embed, "  - {name: t, max_size: 100000, limiter: {kind: none}}\n", "memory_limit: 8MiB\n");
-    struct testpeer *good = testpeer_opened(&embed, false), *hoarder = writer_of(40000, false);
+    struct testpeer *good = testpeer_opened(&embed, false), *hoarder = writer_of(40000);
     for (uint64_t i = 0; i < 20; i++) {
         testpeer_insert(good, "t", 1 + i * 50, 50, 1);
         testpeer_heartbeat(good, 0, false);
@@ -102,18 +118,14 @@ TEST(a_table_with_nothing_to_remove_names_the_holder, NULL, end)
                 "  - {name: large, max_size: 100000, limiter: {kind: none}}\n"
                 "  - {name: small, max_size: 100000, limiter: {kind: none}}\n",
                 "memory_limit: 4MiB\n");
-    struct testpeer *peer = writer_of(100000, false);
+    struct testpeer *peer = writer_of(100000);
     uint64_t key = 0;
     /* Up to the storage budget, then as much as ingest may have under way: held by the first table. */
-    while (store_memory(&embed.broker->store) < 3500000 && key < 100) {
-        testpeer_insert_large(peer, "large", ++key, 100000, true);
-        testpeer_heartbeat(peer, 0, false);
-    }
+    while (store_memory(&embed.broker->store) < 3500000 && key < 100)
+        insert_one(peer, "large", ++key, true);
     uint64_t held = size_of("large");
-    for (uint32_t i = 0; i < 20; i++) {
-        testpeer_insert_large(peer, "small", ++key, 100000, true);
-        testpeer_heartbeat(peer, 0, false);
-    }
+    for (uint32_t i = 0; i < 20; i++)
+        insert_one(peer, "small", ++key, true);
     assert_int_equal(size_of("large"), held); /* a table never pays for another */
     assert_true(size_of("small") <= 10);
     assert_true(store_memory(&embed.broker->store) <= 4 * KIB * KIB);
@@ -126,9 +138,8 @@ TEST(an_item_that_finds_no_room_is_refused_with_numbers, NULL, end)
 {
     embed_start(&embed, "  - {name: t, max_size: 100, limiter: {kind: none}}\n",
                 "memory_limit: 1MiB\nmax_message_bytes: 8MiB\n");
-    struct testpeer *peer = writer_of(2000000, false);
-    testpeer_insert_large(peer, "t", 1, 2000000, true);
-    testpeer_heartbeat(peer, 0, false);
+    struct testpeer *peer = writer_of(2000000);
+    insert_one(peer, "t", 1, true);
     assert_int_equal(testpeer_resolved(peer, 0), 1);
     assert_int_equal(peer->credit->n_rejections, 1);
     assert_int_equal(peer->credit->rejections[0]->status, RP_RESOURCE_EXHAUSTED);
@@ -139,17 +150,13 @@ TEST(an_item_that_finds_no_room_is_refused_with_numbers, NULL, end)
 TEST(a_refused_duplicate_removes_nothing_at_the_limit, NULL, end)
 {
     embed_start(&embed, "  - {name: t, max_size: 100000, limiter: {kind: none}}\n", "memory_limit: 2MiB\n");
-    struct testpeer *peer = writer_of(10000, false);
+    struct testpeer *peer = writer_of(10000);
     uint64_t key = 0;
-    while (store_memory(&embed.broker->store) <= embed.broker->tables.storage_budget - 12000 && key < 1000) {
-        testpeer_insert_large(peer, "t", ++key, 10000, false);
-        testpeer_heartbeat(peer, 0, false);
-    }
+    while (store_memory(&embed.broker->store) <= embed.broker->tables.storage_budget - 12000 && key < 1000)
+        insert_one(peer, "t", ++key, false);
     uint64_t before = size_of("t");
-    for (uint32_t i = 0; i < 5; i++) {
-        testpeer_insert_large(peer, "t", key, 10000, false);
-        testpeer_heartbeat(peer, 0, false);
-    }
+    for (uint32_t i = 0; i < 5; i++)
+        insert_one(peer, "t", key, false);
     assert_int_equal(peer->credit->n_rejections, 5);
     assert_int_equal(peer->credit->rejections[0]->status, RP_ALREADY_EXISTS);
     assert_int_equal(size_of("t"), before);
@@ -165,19 +172,6 @@ static const Replay__Wait *find_wait(struct testpeer *peer, const char *kind)
         if (strcmp(why->waits[i]->kind, kind) == 0)
             return why->waits[i];
     return NULL;
-}
-
-/* Sends items one after another until the credit is used up, but at most up to key `last`. */
-static uint64_t send_allowed(struct testpeer *writer, uint64_t sent, uint64_t last)
-{
-    while (sent < last &&
-           ((sent < testpeer_allowed(writer, 0) && writer->sent_bytes + 10500 <= writer->credit->allowed_bytes) ||
-            sent == testpeer_resolved(writer, 0)))
-        testpeer_insert_large(writer, "t", ++sent, 10000, false);
-    testpeer_heartbeat(writer, 0, false);
-    assert_int_equal(writer->credit->n_rejections, 0);
-    testpeer_forget(writer);
-    return sent;
 }
 
 /* Fills the table until nothing more goes in. */
@@ -203,35 +197,46 @@ static uint64_t check_next(struct testpeer *sampler, const struct testpeer_answe
 
 #define QUEUE "sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}"
 
-/* At the memory limit a queue keeps what it has accepted; inserts wait, and go on as it is read. */
+/* At the memory limit a queue keeps what it has accepted; inserts wait, say so, and go on as it is read. The slots and
+ * keys of small items take more than their data. */
 TEST(a_queue_loses_nothing_at_the_memory_limit)
 {
     static const struct {
-        const char *table, *more;
-    } rows[] = {{"  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 4MiB\n"},
-                {"  - {name: t, max_size: 5000, max_bytes: 2MiB, " QUEUE "}\n", NULL}};
-    for (uint32_t r = 0; r < 2; r++) {
+        const char *table, *more, *limit;
+        uint32_t bytes, items, least, most; /* least, most: sent before inserts wait */
+    } rows[] = {
+        {"  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 4MiB\n", "memory_limit", 10000, 2000, 200, 1500},
+        {"  - {name: t, max_size: 5000, max_bytes: 2MiB, " QUEUE "}\n", NULL, "max_bytes", 10000, 2000, 200, 1500},
+        {"  - {name: t, max_size: 1000000, " QUEUE "}\n", "memory_limit: 1MiB\n", "memory_limit", 8, 30000, 2000,
+         20000},
+    };
+    for (uint32_t r = 0; r < 3; r++) {
+        const uint64_t items = rows[r].items;
         embed_start(&embed, rows[r].table, rows[r].more);
-        struct testpeer *writer = writer_of(10000, false), *sampler = testpeer_new(&embed);
-        uint64_t sent = fill(writer, 0, 2000), size = size_of("t");
+        struct testpeer *writer = writer_of(rows[r].bytes), *sampler = testpeer_new(&embed);
+        uint64_t sent = fill(writer, 0, items), size = size_of("t");
         struct table *table = embed_table(&embed, "t");
-        assert_in_range(sent, 200, 1500);
-        assert_in_range(size, 100, sent - 1);
+        assert_in_range(sent, rows[r].least, rows[r].most);
+        assert_in_range(size, rows[r].least / 2, sent - 1);
         assert_true(table->n_waiting_items > 0);
         assert_true(store_memory(&embed.broker->store) <= (uint64_t)embed.config.memory_limit);
         assert_int_equal(table->stats.evicted, 0);
-        const Replay__Wait *wait = find_wait(sampler, "insert");
-        assert_non_null(wait);
-        assert_int_equal(wait->count, table->n_waiting_items);
-        assert_non_null(strstr(wait->text, r ? "max_bytes" : "memory_limit"));
         assert_true(strlen(testpeer_table_info(sampler, "t")->limiter->inserts_wait) > 0);
-        for (uint64_t next = 1; next <= 2000;) {
-            sent = send_allowed(writer, sent, 2000);
-            next = check_next(sampler, testpeer_await(sampler, testpeer_sample(sampler, "t", 7, 0, 0)), next);
-            if (r)
+        for (uint64_t next = 1; next <= items;) {
+            sent = send_allowed(writer, sent, items);
+            const Replay__Wait *wait = find_wait(sampler, "insert");
+            assert_int_equal(wait ? wait->count : 0, table->n_waiting_items);
+            assert_true(wait || next > 1);
+            if (wait)
+                assert_has(wait->text, rows[r].limit);
+            next = check_next(
+                sampler, testpeer_await(sampler, testpeer_sample(sampler, "t", (uint32_t)items / 285, 0, FLEXIBLE)),
+                next);
+            assert_true(store_memory(&embed.broker->store) <= (uint64_t)embed.config.memory_limit);
+            if (r == 1)
                 assert_true(table->bytes <= 2 * KIB * KIB);
         }
-        assert_int_equal(sent, 2000);
+        assert_int_equal(sent, items);
         assert_int_equal(table->stats.evicted, 0);
         assert_true(limiter_cursor(&table->limiter) == 0); /* all of its capacity is there */
         embed_stop(&embed);
@@ -243,7 +248,7 @@ TEST(a_batch_larger_than_memory_ends_at_its_deadline)
 {
     for (int flags = 0; flags <= WHOLE; flags += WHOLE) {
         embed_start(&embed, "  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 2MiB\n");
-        struct testpeer *writer = writer_of(10000, false), *sampler = testpeer_new(&embed);
+        struct testpeer *writer = writer_of(10000), *sampler = testpeer_new(&embed);
         uint64_t id = testpeer_sample(sampler, "t", 1000, 5000, flags);
         uint64_t sent = fill(writer, 0, 2000);
         assert_null(testpeer_poll(sampler, id));
@@ -274,11 +279,9 @@ TEST(memory_that_comes_free_elsewhere_wakes_inserts, NULL, end)
     embed_start(&embed,
                 "  - {name: t, max_size: 5000, " QUEUE "}\n  - {name: u, max_size: 5000, limiter: {kind: none}}\n",
                 "memory_limit: 4MiB\n");
-    struct testpeer *writer = writer_of(10000, false), *other = writer_of(10000, false);
-    for (uint64_t key = 1; key <= 100; key++) {
-        testpeer_insert_large(other, "u", key, 10000, false);
-        testpeer_heartbeat(other, 0, false);
-    }
+    struct testpeer *writer = writer_of(10000), *other = writer_of(10000);
+    for (uint64_t key = 1; key <= 100; key++)
+        insert_one(other, "u", key, false);
     assert_int_equal(size_of("u"), 100);
     fill(writer, 0, 2000);
     uint64_t waiting = embed_table(&embed, "t")->n_waiting_items;
@@ -296,7 +299,7 @@ TEST(what_cannot_be_sampled_is_evicted_and_counted, NULL, end)
                 "  - {name: t, max_size: 5000, max_times_sampled: 4, limiter: {kind: sample_to_insert_ratio, "
                 "samples_per_insert: 1, min_size: 1, error_buffer: 10}}\n",
                 "memory_limit: 4MiB\n");
-    struct testpeer *writer = writer_of(10000, false), *sampler = testpeer_new(&embed);
+    struct testpeer *writer = writer_of(10000), *sampler = testpeer_new(&embed);
     uint64_t sent = 0, got = 0;
     for (uint32_t turn = 0; got < 1500 && turn < 5000; turn++) {
         sent = send_allowed(writer, sent, 2000);
@@ -318,12 +321,10 @@ TEST(what_cannot_be_sampled_is_evicted_and_counted, NULL, end)
 TEST(eviction_for_memory_is_told, NULL, end)
 {
     embed_start(&embed, "  - {name: t, max_size: 5000, limiter: {kind: none}}\n", "memory_limit: 4MiB\n");
-    char path[] = "/tmp/replay-memory-XXXXXX";
-    int file = mkstemp(path);
-    assert_true(file >= 0);
+    tempdir_enter(NULL);
     log_set_level(LEVEL_WARN);
-    assert_int_equal(log_open(path, NULL), RP_OK);
-    struct testpeer *writer = writer_of(10000, false);
+    ok(log_open(tempdir_at("log"), &err));
+    struct testpeer *writer = writer_of(10000);
     fill(writer, 0, 300);
     assert_null(find_wait(writer, "memory"));
     assert_int_equal(testpeer_table_info(writer, "t")->evicted_for_memory, 0);
@@ -337,13 +338,10 @@ TEST(eviction_for_memory_is_told, NULL, end)
     assert_int_equal(wait->count, info->evicted_for_memory);
     log_close();
     log_set_level(LEVEL_OFF);
-    char text[2000] = "";
-    assert_true(read(file, text, sizeof text - 1) > 0);
-    close(file);
-    unlink(path);
-    const char *line = strstr(text, "B0210");
+    const char *line = strstr(file_text(tempdir_at("log")), "B0210");
     assert_non_null(line);
     assert_null(strstr(line + 1, "B0210")); /* the first time only */
+    tempdir_leave(NULL);
 }
 
 /* Writers and samplers of all kinds at the limit: what is accepted is delivered as often as it owes, and all goes on. */
@@ -360,10 +358,8 @@ TEST(random_use_at_the_limit_loses_nothing)
     };
     struct rng rng = naive_rng(__func__);
     for (uint32_t k = 0; k < 4; k++) {
-        char tables[300];
-        snprintf(tables, sizeof tables, "  - {name: t, max_size: 1000, %s}\n", kinds[k]);
-        embed_start(&embed, tables, "memory_limit: 2MiB\n");
-        struct testpeer *writer = writer_of(10000, false), *samplers[2] = {testpeer_new(&embed), testpeer_new(&embed)};
+        embed_start(&embed, textf("  - {name: t, max_size: 1000, %s}\n", kinds[k]), "memory_limit: 2MiB\n");
+        struct testpeer *writer = writer_of(10000), *samplers[2] = {testpeer_new(&embed), testpeer_new(&embed)};
         uint32_t times[ITEMS + 1] = {0}, each = k == 3 ? 3 : 1;
         uint64_t sent = 0, got = 0, ids[2] = {0, 0};
         bool limited = false;
@@ -418,12 +414,11 @@ TEST(slots_and_keys_count)
     static const char *const removers[] = {"fifo", "uniform", "prioritized", "min_heap"};
     struct rng rng = naive_rng(__func__);
     for (uint32_t r = 0; r < 4; r++) {
-        char tables[200];
-        snprintf(tables, sizeof tables,
-                 "  - {name: t, max_size: 10000000, remover: {kind: %s}, sampler: {kind: prioritized}, limiter: {kind: "
-                 "none}}\n",
-                 removers[r]);
-        embed_start(&embed, tables, "memory_limit: 2MiB\n");
+        embed_start(&embed,
+                    textf("  - {name: t, max_size: 10000000, remover: {kind: %s}, sampler: {kind: prioritized}, "
+                          "limiter: {kind: none}}\n",
+                          removers[r]),
+                    "memory_limit: 2MiB\n");
         struct testpeer *writer = testpeer_opened(&embed, false);
         const struct store *store = &embed.broker->store;
         uint64_t key = 0;
@@ -446,11 +441,11 @@ TEST(an_item_takes_what_the_check_expects)
     static const char *const kinds[] = {"fifo", "lifo", "uniform", "prioritized", "min_heap", "max_heap"};
     struct rng rng = rng_of(1);
     for (uint32_t k = 0; k < 6; k++) {
-        char tables[200];
-        snprintf(tables, sizeof tables,
-                 "  - {name: t, max_size: 1000000, sampler: {kind: %s}, remover: {kind: %s}, limiter: {kind: none}}\n",
-                 kinds[k], kinds[5 - k]);
-        embed_start(&embed, tables, NULL);
+        embed_start(&embed,
+                    textf("  - {name: t, max_size: 1000000, sampler: {kind: %s}, remover: {kind: %s}, "
+                          "limiter: {kind: none}}\n",
+                          kinds[k], kinds[5 - k]),
+                    NULL);
         struct testpeer *writer = testpeer_opened(&embed, false);
         uint64_t n = insert_small(writer, 0, 50000, &rng);
         assert_int_equal(size_of("t"), n);
@@ -466,7 +461,7 @@ TEST(a_table_of_small_items_goes_on_with_large_ones, NULL, end)
 {
     struct rng rng = rng_of(1);
     embed_start(&embed, "  - {name: t, max_size: 10000000, limiter: {kind: none}}\n", "memory_limit: 4MiB\n");
-    struct testpeer *writer = testpeer_opened(&embed, false), *large = writer_of(10000, false);
+    struct testpeer *writer = testpeer_opened(&embed, false), *large = writer_of(10000);
     uint64_t key = insert_small(writer, 0, 60000, &rng);
     assert_int_equal(table_reset(embed_table(&embed, "t"), &err), RP_OK);
     uint64_t evicted = embed_table(&embed, "t")->stats.evicted;
@@ -478,8 +473,7 @@ TEST(a_table_of_small_items_goes_on_with_large_ones, NULL, end)
     key = insert_small(writer, key, key + 60000, &rng);
     for (uint32_t reset = 0; reset < 2; reset++) {
         for (uint32_t i = 0; i < 500; i++) {
-            testpeer_insert_large(large, "t", ++key, 10000, false);
-            testpeer_heartbeat(large, 0, false);
+            insert_one(large, "t", ++key, false);
             testpeer_forget(large);
         }
         assert_int_equal(large->credit->n_rejections, 0);
@@ -489,32 +483,6 @@ TEST(a_table_of_small_items_goes_on_with_large_ones, NULL, end)
     }
 }
 
-/* A queue of very small items waits for memory, says so, and loses nothing. */
-TEST(a_queue_of_small_items_waits_for_memory, NULL, end)
-{
-    embed_start(&embed, "  - {name: t, max_size: 1000000, " QUEUE "}\n", "memory_limit: 1MiB\n");
-    struct testpeer *writer = testpeer_opened(&embed, false), *sampler = testpeer_new(&embed);
-    const struct table *table = embed_table(&embed, "t");
-    uint64_t sent = 0;
-    for (uint64_t next = 1; next <= 30000;) {
-        while (sent < 30000 && table->n_waiting_items == 0) {
-            testpeer_insert(writer, "t", sent + 1, 50, 1.0);
-            sent += 50;
-            testpeer_heartbeat(writer, 0, false);
-            testpeer_forget(writer);
-        }
-        assert_true(store_memory(&embed.broker->store) <= (uint64_t)embed.config.memory_limit);
-        if (sent < 30000) {
-            const Replay__Wait *wait = find_wait(sampler, "insert");
-            assert_non_null(wait);
-            assert_non_null(strstr(wait->text, "memory_limit"));
-            assert_true(table->in.size > 2000);
-        }
-        next = check_next(sampler, testpeer_await(sampler, testpeer_sample(sampler, "t", 500, 0, FLEXIBLE)), next);
-    }
-    assert_int_equal(table->stats.evicted, 0);
-}
-
 /* Sizes that change leave slabs with few chunks: they count, and the table makes room until they are whole again. */
 TEST(slabs_that_are_mostly_free_count, NULL, end)
 {
@@ -522,7 +490,7 @@ TEST(slabs_that_are_mostly_free_count, NULL, end)
                 "memory_limit: 48MiB\n");
     uint64_t key = 0, most = 0, least = UINT64_MAX;
     for (uint32_t bytes = 1000; bytes <= 2500; bytes += 300) {
-        struct testpeer *writer = writer_of(bytes, false);
+        struct testpeer *writer = writer_of(bytes);
         for (uint32_t i = 0; i < 40000; i++) {
             testpeer_insert_large(writer, "t", ++key, bytes, false);
             if (i % 20)
@@ -545,7 +513,7 @@ TEST(slabs_that_are_mostly_free_count, NULL, end)
 TEST(max_bytes_is_held_and_larger_items_refused, NULL, end)
 {
     embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
-    struct testpeer *peer = writer_of(1000, false), *big = writer_of(60000, false), *huge = writer_of(100001, false);
+    struct testpeer *peer = writer_of(1000), *big = writer_of(60000), *huge = writer_of(100001);
     for (uint64_t key = 1; key <= 150; key++) {
         testpeer_insert_large(peer, "t", key, 1000, false);
         embed_settle(&embed);
@@ -558,8 +526,7 @@ TEST(max_bytes_is_held_and_larger_items_refused, NULL, end)
     embed_settle(&embed);
     assert_true(embed_table(&embed, "t")->bytes <= 100000);
     assert_int_equal(size_of("t"), 41);
-    testpeer_insert_large(huge, "t", 2000, 100001, true);
-    testpeer_heartbeat(huge, 0, false);
+    insert_one(huge, "t", 2000, true);
     assert_int_equal(huge->credit->rejections[0]->status, RP_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(huge->credit->rejections[0]->text, "max_bytes"));
     assert_int_equal(size_of("t"), 41);

@@ -3,7 +3,6 @@
 
 #include "agent/env/env.h"
 #include "agent/learn/adder.h"
-#include "replay/client.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
 
@@ -13,7 +12,7 @@
 static const char tables[] =
     "  - {name: expert, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size}}\n";
 
-static char expert[96], configs[512];
+static char expert[96];
 static bool slow; /* a sanitizer makes everything ten times as slow: fewer steps, which are enough, too */
 
 static double steps(void)
@@ -59,11 +58,9 @@ static void record(const char *service)
         .kind = ADDER_TRANSITION, .table = (char *)"expert", .n_step = 1, .discount = 0.99};
     ok(env_open(&env, &task, &err));
     env_seed(&env, 1);
-    rp_client *client = rp_client_connect(service, NULL, WAIT, &err);
+    rp_client *client = must(rp_client_connect(service, NULL, WAIT, &err));
     struct adder *adder =
-        client ? adder_new(&(struct adder_options){client, "expert", &config, &env.spec, false, WAIT}, &err) : NULL;
-    if (!adder)
-        fail_msg("%s", err.text);
+        must(adder_new(&(struct adder_options){client, "expert", &config, &env.spec, false, WAIT}, &err));
     for (int i = 0; i < EPISODES; i++)
         assert_true(play_episode(&env, adder) == 500.0);
     ok(adder_destroy(&adder, WAIT, &err));
@@ -74,13 +71,10 @@ static void record(const char *service)
 static int setup(void **state)
 {
     struct broker_process broker = {0};
-    char more[160];
     assert_int_equal(tempdir_enter(state), 0);
     snprintf(expert, sizeof expert, "%s/expert", tempdir);
-    snprintf(configs, sizeof configs, "%s/configs", process_env("RP_SOURCE_DIR"));
     slow = getenv("RP_SANITIZE") && getenv("RP_SANITIZE")[0];
-    snprintf(more, sizeof more, "folder: %s\njournal: off\n", expert);
-    broker_process_start(&broker, tables, more);
+    broker_process_start(&broker, tables, textf("folder: %s\njournal: off\n", expert));
     record(broker.service);
     assert_int_equal(broker_process_stop(&broker, SIGTERM), 0);
     broker_process_fini(&broker);
@@ -89,57 +83,48 @@ static int setup(void **state)
 
 /* ---- programs ---- */
 
+/* A program with a shipped file, at most eight settings and further words, and the exit status that it must have. */
 struct words {
-    const char *list[32];
-    char text[16][640];
-    uint32_t n, n_text;
+    const char *program, *config, *sets[8], *more[8];
+    int status;
 };
 
-static void word(struct words *self, const char *text)
+static char out[8192], problems[4096];
+
+static char *config_path(const char *name)
 {
-    assert_true(self->n + 1 < 32);
-    self->list[self->n++] = text;
-    self->list[self->n] = NULL;
+    return textf("%s/configs/%s", process_env("RP_SOURCE_DIR"), name);
 }
 
-static void wordf(struct words *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void wordf(struct words *self, const char *format, ...)
+/* Returns what the program printed, in `out`; what it complained of is in `problems`. */
+static const char *run(struct words words)
 {
-    assert_true(self->n_text < 16);
-    char *text = self->text[self->n_text++];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof self->text[0], format, args);
-    va_end(args);
-    word(self, text);
+    const char *list[32] = {process_env(words.program)};
+    uint32_t n = 1;
+    if (strcmp(words.program, "RP_LAUNCH") != 0)
+        list[n++] = "-c";
+    list[n++] = config_path(words.config);
+    for (uint32_t i = 0; i < 8 && words.sets[i]; i++) {
+        list[n++] = "--set";
+        list[n++] = words.sets[i];
+    }
+    for (uint32_t i = 0; i < 8 && words.more[i]; i++)
+        list[n++] = words.more[i];
+    int got = process_run(list, out, sizeof out, problems, sizeof problems);
+    if (got != words.status)
+        fail_msg("%s ended with %d, not %d:\n%s\n%s", list[0], got, words.status, out, problems);
+    return out;
 }
 
-static void set(struct words *self, const char *key, const char *value)
+/* Settings of runs on the test's checkpoint. */
+static const char *folder(void)
 {
-    word(self, "--set");
-    wordf(self, "%s=%s", key, value);
+    return textf("broker.folder=%s", expert);
 }
 
-/* A program with a shipped file; the folder of the checkpoint is the test's. */
-static void begin(struct words *self, const char *program, const char *config)
+static const char *enough(void)
 {
-    memset(self, 0, sizeof *self);
-    word(self, process_env(program));
-    if (strcmp(program, "RP_LAUNCH") != 0)
-        word(self, "-c");
-    wordf(self, "%s/%s", configs, config);
-    set(self, "broker.folder", expert);
-    word(self, "--set");
-    wordf(self, "stop.learner_steps=%g", steps());
-}
-
-static void run(const struct words *self, int status, char *out, size_t size, char *problems, size_t problems_size)
-{
-    char unread[4096];
-    problems = problems ? problems : unread;
-    int got = process_run(self->list, out, size, problems, problems == unread ? sizeof unread : problems_size);
-    if (got != status)
-        fail_msg("%s ended with %d, not %d:\n%s\n%s", self->list[0], got, status, out, problems);
+    return textf("stop.learner_steps=%g", steps());
 }
 
 static double number_after(const char *text, const char *key)
@@ -152,24 +137,19 @@ static double number_after(const char *text, const char *key)
 
 /* ---- tests ---- */
 
-static void single(const char *seed, char *out, size_t size)
+static const char *single(const char *seed)
 {
-    struct words words;
-    begin(&words, "RP_SINGLE", "offline-bc.yaml");
-    set(&words, "evaluator.every", "0"); /* at the end is enough */
-    word(&words, "--quiet");
-    word(&words, "--json");
-    word(&words, "--seed");
-    word(&words, seed);
-    run(&words, 0, out, size, NULL, 0);
+    return run((struct words){.program = "RP_SINGLE",
+                              .config = "offline-bc.yaml",
+                              .sets = {folder(), enough(), "evaluator.every=0"}, /* at the end is enough */
+                              .more = {"--quiet", "--json", "--seed", seed}});
 }
 
 TEST(one_process_imitates)
 {
-    char out[1024];
     static const char *const seeds[] = {"1", "2", "3"};
     for (size_t i = 0; i < (slow ? 1 : sizeof seeds / sizeof seeds[0]); i++) {
-        single(seeds[i], out, sizeof out);
+        single(seeds[i]);
         double value = number_after(out, "\"return\": ");
         print_message("seed %s: return %g\n", seeds[i], value);
         assert_true(value >= GOOD);
@@ -181,12 +161,9 @@ TEST(one_process_imitates)
 /* What is loaded is the same each time, and nothing in the folder has changed. */
 TEST(the_same_again)
 {
-    char first[1024], second[1024];
-    single("7", first, sizeof first);
-    single("7", second, sizeof second);
+    const char *first = textf("%s", single("7")), *second = single("7");
     const char *a = strstr(first, "\"fingerprint\""), *b = strstr(second, "\"fingerprint\"");
-    assert_non_null(a);
-    assert_non_null(b);
+    assert_true(a && b);
     assert_string_equal(a, b);
 }
 
@@ -194,29 +171,23 @@ TEST(the_same_again)
 TEST(a_learner_alone)
 {
     struct broker_process broker = {0};
-    char more[160], out[1024], problems[2048];
-    snprintf(more, sizeof more, "folder: %s\njournal: off\ncheckpoint: {every: 0s}\n", expert);
-    broker_process_start(&broker, tables, more);
-    struct words words;
-    begin(&words, "RP_LEARNER", "offline-bc.yaml");
-    word(&words, "--endpoint");
-    word(&words, broker.service);
-    word(&words, "--folder");
-    wordf(&words, "%s/alone", tempdir);
-    run(&words, 0, out, sizeof out, NULL, 0);
-
-    begin(&words, "RP_ACTOR", "offline-bc.yaml");
-    word(&words, "--weights");
-    wordf(&words, "%s/alone/learner.weights", tempdir);
-    run(&words, 0, out, sizeof out, NULL, 0);
+    broker_process_start(&broker, tables, textf("folder: %s\njournal: off\ncheckpoint: {every: 0s}\n", expert));
+    run((struct words){.program = "RP_LEARNER",
+                       .config = "offline-bc.yaml",
+                       .sets = {folder(), enough()},
+                       .more = {"--endpoint", broker.service, "--folder", tempdir_at("alone")}});
+    run((struct words){.program = "RP_ACTOR",
+                       .config = "offline-bc.yaml",
+                       .sets = {folder(), enough()},
+                       .more = {"--weights", tempdir_at("alone/learner.weights")}});
     assert_true(number_after(out, "mean return of 20 episodes: ") >= GOOD);
-
     /* There are no actors to act. */
-    begin(&words, "RP_ACTOR", "offline-bc.yaml");
-    word(&words, "--endpoint");
-    word(&words, broker.service);
-    run(&words, 2, out, sizeof out, problems, sizeof problems);
-    assert_non_null(strstr(problems, "actors.count is 0: this run has no actors"));
+    run((struct words){.program = "RP_ACTOR",
+                       .config = "offline-bc.yaml",
+                       .sets = {folder(), enough()},
+                       .more = {"--endpoint", broker.service},
+                       .status = 2});
+    assert_has(problems, "actors.count is 0: this run has no actors");
     broker_process_stop(&broker, SIGTERM);
     broker_process_fini(&broker);
 }
@@ -224,71 +195,51 @@ TEST(a_learner_alone)
 /* Nobody inserts what is missing: that is said at once, and not waited for. */
 TEST(too_little_was_loaded)
 {
-    static const char little[] =
-        "table 'expert' holds 10000 items, its limiter wants 20000 (min_size), and there are no actors";
-    char out[1024], problems[4096];
-    struct words words;
-    begin(&words, "RP_SINGLE", "offline-bc.yaml");
-    set(&words, "broker.tables[0].limiter.min_size", "20000");
-    run(&words, 1, out, sizeof out, problems, sizeof problems);
-    assert_non_null(strstr(problems, little));
-
-    begin(&words, "RP_LAUNCH", "offline-bc.yaml");
-    set(&words, "broker.tables[0].limiter.min_size", "20000");
-    set(&words, "launch.failures", "1");
-    word(&words, "--quiet");
-    word(&words, "--folder");
-    wordf(&words, "%s/little", tempdir);
-    run(&words, 1, out, sizeof out, problems, sizeof problems);
-    assert_non_null(strstr(problems, little));
+    static const char *const programs[] = {"RP_SINGLE", "RP_LAUNCH"};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct words words = {.program = programs[i], .config = "offline-bc.yaml", .status = 1};
+        words.sets[0] = folder();
+        words.sets[1] = enough();
+        words.sets[2] = "broker.tables[0].limiter.min_size=20000";
+        words.sets[3] = "launch.failures=1";
+        words.more[0] = "--quiet";
+        words.more[1] = i ? "--folder" : NULL;
+        words.more[2] = tempdir_at("little");
+        run(words);
+        assert_has(problems,
+                   "table 'expert' holds 10000 items, its limiter wants 20000 (min_size), and there are no actors");
+    }
 }
 
 /* By the launcher, with what the imitator in BASE/first has learned. */
-static void launch_record(const char *folder, const char *steps, const char *says)
+static void launch_record(const char *name, const char *steps, const char *says)
 {
-    char out[8192];
-    struct words words = {0};
-    word(&words, process_env("RP_LAUNCH"));
-    wordf(&words, "%s/expert-record.yaml", configs);
-    set(&words, "agent", "{algorithm: bc, hidden: [64, 64], activation: tanh}");
-    set(&words, "stop.steps", steps);
-    word(&words, "--set");
-    wordf(&words, "actors.weights=%s/first/learner.weights", tempdir);
-    word(&words, "--set");
-    wordf(&words, "broker.folder=%s/second-expert", tempdir);
-    word(&words, "--folder");
-    wordf(&words, "%s/%s", tempdir, folder);
-    run(&words, 0, out, sizeof out, NULL, 0);
-    if (!strstr(out, says))
-        fail_msg("no '%s' in:\n%s", says, out);
+    run((struct words){.program = "RP_LAUNCH",
+                       .config = "expert-record.yaml",
+                       .sets = {"agent={algorithm: bc, hidden: [64, 64], activation: tanh}",
+                                textf("stop.steps=%s", steps),
+                                textf("actors.weights=%s/first/learner.weights", tempdir),
+                                textf("broker.folder=%s/second-expert", tempdir)},
+                       .more = {"--folder", tempdir_at(name)}});
+    assert_has(out, says);
 }
 
 /* The whole way with the shipped files: imitate, record what the imitator does, and some more, imitate that. */
 TEST(launched)
 {
-    char out[8192];
-    struct words words;
-    begin(&words, "RP_LAUNCH", "offline-bc.yaml");
-    word(&words, "--folder");
-    wordf(&words, "%s/first", tempdir);
-    run(&words, 0, out, sizeof out, NULL, 0);
-    assert_non_null(strstr(out, "000 learner steps were made"));
+    run((struct words){.program = "RP_LAUNCH",
+                       .config = "offline-bc.yaml",
+                       .sets = {folder(), enough()},
+                       .more = {"--folder", tempdir_at("first")}});
+    assert_has(out, "000 learner steps were made");
     launch_record("recorded", "10000", "10000 environment steps were taken");
     /* The counters of the run before are loaded, too; this one begins at 0. */
     launch_record("more", "1000", "1000 environment steps were taken");
-
-    memset(&words, 0, sizeof words);
-    word(&words, process_env("RP_SINGLE"));
-    word(&words, "-c");
-    wordf(&words, "%s/offline-bc.yaml", configs);
-    word(&words, "--set");
-    wordf(&words, "broker.folder=%s/second-expert", tempdir);
-    word(&words, "--set");
-    wordf(&words, "stop.learner_steps=%g", steps());
-    set(&words, "broker.tables[0].limiter.min_size", "10900");
-    word(&words, "--quiet");
-    word(&words, "--json");
-    run(&words, 0, out, sizeof out, NULL, 0);
+    run((struct words){
+        .program = "RP_SINGLE",
+        .config = "offline-bc.yaml",
+        .sets = {textf("broker.folder=%s/second-expert", tempdir), enough(), "broker.tables[0].limiter.min_size=10900"},
+        .more = {"--quiet", "--json"}});
     assert_true(number_after(out, "\"return\": ") >= GOOD);
 }
 

@@ -11,10 +11,8 @@
 
 static const char *plugins(void)
 {
-    static char text[1200];
-    snprintf(text, sizeof text, "plugins: [%s/selector_example.so, %s/extension_example.so]\n",
-             process_env("RP_PLUGIN_DIR"), process_env("RP_PLUGIN_DIR"));
-    return text;
+    const char *folder = process_env("RP_PLUGIN_DIR");
+    return textf("plugins: [%s/selector_example.so, %s/extension_example.so]\n", folder, folder);
 }
 
 static double stat(const Replay__TableInfo *info, const char *name)
@@ -32,9 +30,7 @@ static void exercise(struct testpeer *peer)
     testpeer_open(peer, false);
     testpeer_insert(peer, "t", 1, 1, 4);
     testpeer_insert(peer, "t", 2, 1, 0);
-    testpeer_heartbeat(peer, 0, false);
-    while (testpeer_resolved(peer, 0) < 2)
-        testpeer_heartbeat(peer, 0, false);
+    testpeer_await_resolved(peer, 0, 2);
     struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
     /* exp(4 / 0.5) against exp(0) */
     assert_int_equal(answer->reply->sample->key[0], 1);
@@ -73,11 +69,9 @@ TEST(plugins_work_in_the_real_program)
 {
     struct broker_process broker;
     broker_process_start(&broker, TABLES, plugins());
-    void *context = zmq_ctx_new();
-    struct testpeer *peer = testpeer_connect(context, broker.service);
+    struct testpeer *peer = testpeer_connect(broker.service);
     exercise(peer);
     testpeer_close(peer);
-    zmq_ctx_term(context);
     broker_process_stop(&broker, SIGTERM);
     broker_process_fini(&broker);
 }
@@ -85,23 +79,20 @@ TEST(plugins_work_in_the_real_program)
 static void refused(const char *tables, const char *more, const char *part)
 {
     err = (rp_error){0};
-    char yaml[2000], problems[1000];
-    snprintf(yaml, sizeof yaml, "service: inproc://a\ningest: inproc://b\nevents: inproc://c\n%stables:\n%s", more,
-             tables);
+    char problems[1000];
+    const char *yaml =
+        textf("service: inproc://a\ningest: inproc://b\nevents: inproc://c\n%stables:\n%s", more, tables);
     struct broker_config config;
     assert_true(embed_read_config(yaml, &config, problems, sizeof problems));
     assert_null(broker_new(&config, clock_system(), NULL, &err));
-    if (!facts_within(err.text, part))
-        fail_msg("'%s' does not say '%s'", err.text, part);
+    facts_said(err.text, part);
     schema_free(&broker_schema, &config);
 }
 
 TEST(what_can_not_be_loaded_is_named)
 {
-    char more[1200];
     refused("  - {name: t}\n", "plugins: [/nowhere/at_all.so]\n", "/nowhere/at_all.so");
-    snprintf(more, sizeof more, "plugins: [%s]\n", "libm.so.6");
-    refused("  - {name: t}\n", more, "rp_plugin_entry");
+    refused("  - {name: t}\n", "plugins: [libm.so.6]\n", "rp_plugin_entry");
     refused("  - {name: t, sampler: {kind: softmix}}\n", plugins(), "no selector 'softmix'");
     refused("  - {name: t, extensions: [{kind: sample_delay}]}\n", plugins(), "no extension 'sample_delay'");
     refused("  - {name: t, sampler: {kind: softmax, heat: 1}}\n", plugins(), "no option 'heat'");
@@ -112,10 +103,9 @@ TEST(what_can_not_be_loaded_is_named)
 TEST(a_selector_works_without_a_mass)
 {
     static const char table[] = "  - {name: t, max_size: 100, sampler: {kind: last}, limiter: {kind: none}}\n";
-    char more[1400];
+    const char *folder = process_env("RP_PLUGIN_DIR");
+    const char *more = textf("plugins: [%s/selector_massless.so, %s/selector_example.so]\n", folder, folder);
     struct embed embed;
-    snprintf(more, sizeof more, "plugins: [%s/selector_massless.so, %s/selector_example.so]\n",
-             process_env("RP_PLUGIN_DIR"), process_env("RP_PLUGIN_DIR"));
     embed_start(&embed, table, more);
     struct testpeer *peer = testpeer_opened(&embed, false);
     testpeer_insert(peer, "t", 1, 3, 1);
@@ -124,7 +114,7 @@ TEST(a_selector_works_without_a_mass)
     assert_int_equal(answer->reply->sample->key[1], 3);
     assert_true(answer->reply->sample->mass == 3.0); /* the number of items */
     embed_stop(&embed);
-    strcat(more, "shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2]\nshard: 0\n");
+    more = textf("%sshards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2]\nshard: 0\n", more);
     refused(table, more, "'last'");
     refused("  - {name: t, sampler: {kind: softmax}}\n", more, "'softmax'");
 }

@@ -31,15 +31,12 @@ struct fixture {
     struct run_config config;
     struct profile_options options;
     int calls, stop_at; /* of progress */
-    double share;
 };
 
-static bool on_progress(void *context, const char *line, double share)
+static bool on_progress(void *context, const char *line)
 {
     struct fixture *f = context;
     assert_true(line[0] != '\0');
-    assert_true(share >= f->share && share <= 1.0);
-    f->share = share;
     return ++f->calls != f->stop_at;
 }
 
@@ -48,10 +45,7 @@ static void set_config(struct fixture *f, const char *const *overrides)
 {
     run_config_free(&f->config);
     f->config = runtext_read(config_text, overrides);
-    FILE *file = fopen(f->path, "w");
-    assert_non_null(file);
-    schema_print(run_schema(), &f->config, file);
-    fclose(file);
+    file_put(f->path, PRINTED(schema_print(run_schema(), &f->config, printing)));
 }
 
 static void set_up(struct fixture *f)
@@ -68,10 +62,12 @@ static void set_up(struct fixture *f)
                                           .progress = on_progress,
                                           .context = f};
     set_config(f, NULL);
+    f->options.hosts = host_pool_new(&(struct host_pool_options){.home = f->options.home}, &err);
 }
 
 static void tear_down(struct fixture *f)
 {
+    host_pool_destroy(&f->options.hosts);
     run_config_free(&f->config);
     assert_int_equal(tempdir_leave(NULL), 0);
 }
@@ -81,14 +77,10 @@ FIXTURE(struct fixture, set_up, tear_down)
 /* Of this process, the guard aside. */
 static int count_children(void)
 {
-    char path[64];
-    int n = 0, pid;
-    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (fscanf(file, "%d", &pid) == 1)
+    int n = 0;
+    char *at = file_text(textf("/proc/self/task/%d/children", (int)getpid())), *end;
+    for (long pid; (pid = strtol(at, &end, 10)) > 0; at = end)
         n += pid != guard.pid;
-    fclose(file);
     return n;
 }
 
@@ -96,10 +88,9 @@ static void check_nothing_runs(void)
 {
     struct endpoints endpoints = {0};
     assert_int_equal(count_children(), 0);
-    if (endpoints_read(tempdir_at("profile/alone/endpoints"), &endpoints, NULL) != RP_OK)
+    if (endpoints_read(tempdir_at("profile/units/endpoints"), &endpoints, NULL) != RP_OK)
         return;
-    rp_client *client = rp_client_connect(endpoints.service, NULL, 200, &err);
-    assert_null(client);
+    assert_null(rp_client_connect(endpoints.service, NULL, 200, &err));
 }
 
 static void near(double value, double wanted, double share)
@@ -138,10 +129,10 @@ static void check_rates(const struct plan_input *input)
     /* 100 steps of 8 items in a second, or a little less. */
     check_rate(input, input->learner.rate, 750.0);
     assert_in_range(input->n_runs, 1, PLAN_MAX_RUNS);
-    const struct plan_run *run = &input->runs[input->n_runs - 1];
+    const struct plan_pair *run = &input->runs[input->n_runs - 1];
     near(run->samples / run->inserts, 4.0, 0.25);
-    check_share(input, run->actor_idle);
-    check_share(input, run->learner_idle);
+    check_share(input, run->waits.actor[IDLE_CREDIT]);
+    check_share(input, run->waits.learner[IDLE_SAMPLE]);
     assert_true(input->broker_memory > 1e6);
 }
 
@@ -199,8 +190,9 @@ CASE(tells_who_failed)
     bool from_cache;
     set_config(f, (const char *const[]){"actors.command=[/bin/sh, -c, 'echo no such game >&2; exit 3']", NULL});
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_FAILED_PRECONDITION);
-    if (!strstr(err.text, "actor-0") || !strstr(err.text, "exit status 3") || !strstr(err.text, "no such game"))
-        fail_msg("%s", err.text);
+    assert_has(err.text, "actor-0");
+    assert_has(err.text, "exit status 3");
+    assert_has(err.text, "no such game");
     check_nothing_runs();
 }
 

@@ -2,10 +2,6 @@
  * again to hold requests where a test wants them. Counts are asserted, never times. */
 
 #include "agent/client/conn/client.h"
-#include "replay/admin.h"
-#include "replay/client.h"
-#include "replay/collective.h"
-#include "replay/params.h"
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
 
@@ -14,20 +10,17 @@
 #define TOO_LARGE (20u << 20)
 
 struct fixture {
-    struct broker_process broker;
-    rp_client *client;
+    SERVED;
     rp_publisher *publisher;
     rp_subscriber *subscriber;
 };
 
 static void set_up(struct fixture *f)
 {
-    broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", "memory_limit: 64MiB\n");
-    rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 50};
-    f->client = rp_client_connect(f->broker.service, &options, WAIT, &err);
-    if (!f->client || !(f->publisher = rp_publisher_new(f->client, SLOT, &err)) ||
-        !(f->subscriber = rp_subscriber_new(f->client, SLOT, 0, &err)))
-        fail_msg("%s", err.text);
+    served_start(f, "  - {name: replay, max_size: 10}\n", "memory_limit: 64MiB\n",
+                 OPTIONS(rp_client, .backoff_max_ms = 50));
+    f->publisher = must(rp_publisher_new(f->client, SLOT, &err));
+    f->subscriber = must(rp_subscriber_new(f->client, SLOT, 0, &err));
 }
 
 static void tear_down(struct fixture *f)
@@ -59,7 +52,7 @@ static rp_subscriber_stats subscribed(const struct fixture *f)
 /* The value that a look gives; 0: nothing new. */
 static uint32_t take(struct fixture *f, int64_t timeout_ms, uint64_t *version)
 {
-    rp_params *params = NULL;
+    SCOPED(rp_params) params = NULL;
     rp_status status = rp_subscriber_take(f->subscriber, timeout_ms, &params, &err);
     if (status == RP_DEADLINE_EXCEEDED) {
         assert_null(params);
@@ -73,32 +66,13 @@ static uint32_t take(struct fixture *f, int64_t timeout_ms, uint64_t *version)
     memcpy(&value, slot->data, sizeof value);
     if (version)
         *version = slot->version;
-    rp_params_release(&params);
     return value;
 }
 
-struct await {
-    const struct fixture *f;
-    uint64_t puts, polls, arrived;
-    int waits; /* at the broker, for parameters; -1: any */
-};
-
-static int reached(void *ctx)
+/* Polls that wait at the broker. */
+static uint32_t waiting(const struct fixture *f)
 {
-    const struct await *want = ctx;
-    if (published(want->f).puts < want->puts || subscribed(want->f).polls < want->polls ||
-        subscribed(want->f).arrived < want->arrived)
-        return 0;
-    if (want->waits < 0)
-        return 1;
-    return (int)asked_waits(want->f->client, "params", NULL, 0) == want->waits;
-}
-
-static void await(struct await want)
-{
-    if (!process_await(reached, &want))
-        fail_msg("puts %llu, polls %llu, arrived %llu", (unsigned long long)published(want.f).puts,
-                 (unsigned long long)subscribed(want.f).polls, (unsigned long long)subscribed(want.f).arrived);
+    return asked_waits(f->client, "params", NULL, 0);
 }
 
 /* ---- publisher ---- */
@@ -111,7 +85,7 @@ CASE(newest_wins)
     uint64_t version = 0;
     kill(f->broker.pid, SIGSTOP);
     put(f, 1);
-    await((struct await){.f = f, .puts = 1, .waits = -1});
+    wait_until(published(f).puts >= 1);
     for (uint32_t i = 2; i <= 50; i++)
         put(f, i);
     assert_int_equal(published(f).puts, 1);
@@ -140,7 +114,7 @@ CASE(error_at_next_call)
     assert_int_equal(rp_publisher_flush(f->publisher, WAIT, NULL, &err), RP_RESOURCE_EXHAUSTED);
     ok(rp_publisher_flush(f->publisher, WAIT, NULL, &err));
     ok(rp_publisher_put(f->publisher, block, TOO_LARGE, &err));
-    await((struct await){.f = f, .puts = 2, .waits = -1});
+    wait_until(published(f).puts >= 2);
     /* The broker answers in the order of the requests: after this the refusal is here. */
     ok(rp_counter_read(f->client, "any", WAIT, NULL, &err));
     for (uint32_t i = 1; i <= 5; i++) {
@@ -153,15 +127,14 @@ CASE(error_at_next_call)
     assert_int_equal(published(f).given, 7);
     assert_int_equal(take(f, WAIT, NULL) > 0, 1);
     free(block);
-    assert_null(rp_publisher_new(f->client, "", &err));
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    must_fail_new(rp_publisher_new(f->client, "", &err), RP_INVALID_ARGUMENT, NULL);
 }
 
 CASE(stop_under_way)
 {
     kill(f->broker.pid, SIGSTOP);
     put(f, 1);
-    await((struct await){.f = f, .puts = 1, .waits = -1});
+    wait_until(published(f).puts >= 1);
     put(f, 2);
     assert_int_equal(rp_publisher_destroy(&f->publisher, 20, &err), RP_DEADLINE_EXCEEDED);
     assert_null(f->publisher);
@@ -207,7 +180,7 @@ CASE(put_once)
     uint64_t version = 0;
     kill(f->broker.pid, SIGSTOP);
     put(f, 1);
-    await((struct await){.f = f, .puts = 1, .waits = -1});
+    wait_until(published(f).puts >= 1);
     conn_attach(cutter.conn, &cutter.part);
     kill(f->broker.pid, SIGCONT);
     ok(rp_publisher_flush(f->publisher, WAIT, &version, &err));
@@ -238,13 +211,13 @@ CASE(put_without_broker)
 /* A look is no request: however often one looks, one poll stands at the broker. */
 CASE(looks_cost_nothing)
 {
-    await((struct await){.f = f, .polls = 1, .waits = 1});
+    wait_until(subscribed(f).polls >= 1 && waiting(f) == 1);
     for (uint32_t i = 0; i < 1000; i++)
         assert_int_equal(take(f, 0, NULL), 0);
     assert_int_equal(subscribed(f).polls, 1);
     put(f, 7);
     assert_int_equal(take(f, WAIT, NULL), 7);
-    await((struct await){.f = f, .polls = 2, .waits = 1});
+    wait_until(subscribed(f).polls >= 2 && waiting(f) == 1);
     for (uint32_t i = 0; i < 1000; i++)
         assert_int_equal(take(f, 0, NULL), 0);
     rp_subscriber_stats stats = subscribed(f);
@@ -253,7 +226,7 @@ CASE(looks_cost_nothing)
     assert_int_equal(stats.taken, 1);
     rp_subscriber_destroy(&f->subscriber);
     f->subscriber = rp_subscriber_new(f->client, SLOT, 1, &err);
-    await((struct await){.f = f, .polls = 1, .waits = 1}); /* the one that is gone does not stand there any more */
+    wait_until(subscribed(f).polls >= 1 && waiting(f) == 1); /* the one that is gone does not stand there any more */
 }
 
 /* Versions never go back, the last one arrives, and those that lie there untaken are replaced. */
@@ -270,7 +243,7 @@ CASE(versions)
         last = version;
         value = got;
         if (i % 50 == 0)
-            await((struct await){.f = f, .polls = subscribed(f).taken + 1, .waits = -1});
+            wait_until(subscribed(f).polls >= subscribed(f).taken + 1);
     }
     ok(rp_publisher_flush(f->publisher, WAIT, &last, &err));
     while (version < last)
@@ -278,10 +251,10 @@ CASE(versions)
     assert_int_equal(value, given);
     /* Without takes: one arrives, and after a while a newer one in its place. */
     put(f, ++given);
-    await((struct await){.f = f, .arrived = subscribed(f).taken + 1, .waits = -1});
+    wait_until(subscribed(f).arrived >= subscribed(f).taken + 1);
     uint64_t before = subscribed(f).arrived;
     put(f, ++given);
-    await((struct await){.f = f, .arrived = before + 1, .waits = -1});
+    wait_until(subscribed(f).arrived >= before + 1);
     assert_int_equal(take(f, 0, NULL), given);
     rp_subscriber_stats stats = subscribed(f);
     assert_true(stats.replaced >= 1);
@@ -297,11 +270,11 @@ CASE(restart_under_poll)
         put(f, 10u + (uint32_t)how);
         assert_int_equal(take(f, WAIT, &version), 10 + how);
         assert_int_equal(version, 1);
-        await((struct await){.f = f, .waits = 1});
+        wait_until(waiting(f) == 1);
         broker_process_stop(&f->broker, how == 0 ? SIGKILL : SIGTERM);
         assert_int_equal(take(f, 0, NULL), 0);
         broker_process_again(&f->broker, NULL);
-        await((struct await){.f = f, .waits = 1});
+        wait_until(waiting(f) == 1);
     }
     put(f, 12);
     assert_int_equal(take(f, WAIT, &version), 12);
@@ -330,8 +303,7 @@ CASE(additions)
     assert_null(first);
     ok(rp_counter_read(f->client, "steps", WAIT, &value, &err));
     assert_int_equal(value, 112);
-    assert_null(rp_counter_begin(f->client, "", 1, &err));
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    must_fail_new(rp_counter_begin(f->client, "", 1, &err), RP_INVALID_ARGUMENT, NULL);
     rp_addition *last = rp_counter_begin(f->client, "steps", 1, &err);
     kill(f->broker.pid, SIGSTOP);
     rp_addition *open = rp_counter_begin(f->client, "steps", 1, &err);

@@ -1,25 +1,10 @@
 /* memory_limit bounds the resident memory of a real broker, whatever the size of items and chunks. */
 
-#include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/shardbed.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (32 * MIB)
-
-/* Returns the memory of a process that it shares with nobody. */
-static uint64_t resident(pid_t pid)
-{
-    char path[64], line[256];
-    unsigned long long kib = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (kib == 0 && fgets(line, sizeof line, file))
-        sscanf(line, "RssAnon: %llu kB", &kib);
-    fclose(file);
-    return kib * 1024;
-}
 
 struct shape {
     const char *table;     /* what the configuration says besides its name */
@@ -38,30 +23,27 @@ static uint64_t fill(rp_client *client, const struct shape *shape, const struct 
     const void *values[] = {row};
     const rp_column column = {
         .name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_RAW, .rank = 1, .shape = {shape->floats}};
-    const rp_writer_options options = {.struct_size = sizeof options, .chunk_length = shape->chunk_length};
-    rp_writer *writer = must(rp_writer_new(client, &column, 1, &options, WAIT, &err));
+    SCOPED(rp_writer) writer = WRITER(client, &column, 1, .chunk_length = shape->chunk_length);
     for (uint32_t i = 0; i < shape->items; i++) {
         assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
         assert_int_equal(rp_writer_item_last(writer, "t", 1.0, 1, WAIT, NULL, &err), RP_OK);
         for (uint32_t k = 0; i % (shape->floats > 1000 ? 32 : 1024) == 31 && k < shape->shards; k++) {
-            uint64_t bytes = resident(set->shards[k].pid);
+            uint64_t bytes = process_memory(set->shards[k].pid, "RssAnon");
             most = bytes > most ? bytes : most;
         }
         if (i % 1024 == 1023) /* an episode goes to one shard */
             assert_int_equal(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), RP_OK);
     }
-    assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
     free(row);
     return most;
 }
 
 static void check_bound(const struct shape *shape)
 {
-    char table[256];
     struct shardbed set;
-    snprintf(table, sizeof table, "  - {name: t, limiter: {kind: none}, %s}\n", shape->table);
-    shardbed_start(&set, shape->shards, table, "memory_limit: 32MiB\n");
-    rp_client *client = must(rp_client_connect(set.services[0], NULL, WAIT, &err));
+    shardbed_start(&set, shape->shards, textf("  - {name: t, limiter: {kind: none}, %s}\n", shape->table),
+                   "memory_limit: 32MiB\n");
+    rp_client *client = CONNECT(set.services[0]);
     uint64_t most = fill(client, shape, &set);
     rp_info *info = asked_info(client, NULL);
     uint64_t items = rp_info_u64(info, "tables.0.size"), counted = rp_info_u64(info, "server.memory_bytes");

@@ -82,17 +82,14 @@ EMBED_TEST(a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found, TABLE,
 static void insert_and_confirm(struct testpeer *peer, uint64_t first, uint32_t n)
 {
     testpeer_insert(peer, "t", first, n, 1);
-    uint64_t want = testpeer_resolved(peer, 0) + n;
-    while (testpeer_resolved(peer, 0) < want)
-        testpeer_heartbeat(peer, 0, false);
+    testpeer_await_resolved(peer, 0, testpeer_resolved(peer, 0) + n);
 }
 
 TEST(a_killed_broker_does_not_know_the_session)
 {
     struct broker_process broker;
     broker_process_start(&broker, TABLE, NULL);
-    void *context = zmq_ctx_new();
-    struct testpeer *peer = testpeer_connect(context, broker.service);
+    struct testpeer *peer = testpeer_connect(broker.service);
     testpeer_open(peer, false);
     uint64_t first = peer->key_base;
     insert_and_confirm(peer, 1, 10);
@@ -102,13 +99,12 @@ TEST(a_killed_broker_does_not_know_the_session)
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_SESSION_UNKNOWN);
     assert_int_equal(testpeer_heartbeat(peer, 0, false)->status, RP_SESSION_UNKNOWN);
     /* A new session, with keys that do not meet those of the old one. */
-    struct testpeer *again = testpeer_connect(context, broker.service);
+    struct testpeer *again = testpeer_connect(broker.service);
     testpeer_open(again, false);
     assert_true(again->key_base != first);
     insert_and_confirm(again, 1, 10);
     testpeer_close(again);
     testpeer_close(peer);
-    zmq_ctx_term(context);
     broker_process_fini(&broker);
 }
 
@@ -119,13 +115,10 @@ TEST(sigterm_drains)
                          "  - {name: t, max_size: 2, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
                          "  - {name: empty, max_size: 100}\n",
                          NULL);
-    void *context = zmq_ctx_new();
-    struct testpeer *peer = testpeer_connect(context, broker.service),
-                    *waiter = testpeer_connect(context, broker.service);
+    struct testpeer *peer = testpeer_connect(broker.service), *waiter = testpeer_connect(broker.service);
     testpeer_open(peer, false);
     testpeer_insert(peer, "t", 1, 5, 1);
-    while (testpeer_resolved(peer, 0) < 2)
-        testpeer_heartbeat(peer, 0, false);
+    testpeer_await_resolved(peer, 0, 2);
     uint64_t sample = testpeer_sample(waiter, "empty", 1, NO_TIMEOUT, 0), bye = testpeer_bye(peer, NO_TIMEOUT);
     /* Both are known to wait before the signal is sent. */
     while (testpeer_info(waiter)->server->waiter_count < 2)
@@ -140,6 +133,5 @@ TEST(sigterm_drains)
     assert_int_equal(answer->reply->credit->resolved[0], 2);
     testpeer_close(waiter);
     testpeer_close(peer);
-    zmq_ctx_term(context);
     broker_process_fini(&broker);
 }

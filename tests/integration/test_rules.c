@@ -67,8 +67,7 @@ EMBED_TEST(every_envelope_comes_back, FREE_TABLE, NULL)
 /* REQ_RELAXED: a second request may be sent before the answer to the first; REQ_CORRELATE drops the first's answer. */
 EMBED_TEST(a_relaxed_req_gets_the_answer_to_its_last_request, BLOCKED_TABLE, NULL)
 {
-    struct testpeer *req = testpeer_new_type(embed, ZMQ_REQ, false), *writer = testpeer_new(embed);
-    testpeer_open(writer, false);
+    struct testpeer *req = testpeer_new_type(embed, ZMQ_REQ, false), *writer = testpeer_opened(embed, false);
     uint64_t id = testpeer_sample(req, "b", 1, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(req, id));
     /* The same request again: it goes on waiting, and is answered where it was asked last. */
@@ -96,8 +95,7 @@ EMBED_TEST(a_session_is_bound_to_its_newest_route, FREE_TABLE, NULL)
 
 EMBED_TEST(a_peer_that_has_gone_costs_a_failed_send, FREE_TABLE, NULL)
 {
-    struct testpeer *gone = testpeer_new(embed), *other = testpeer_new(embed);
-    testpeer_open(gone, true);
+    struct testpeer *gone = testpeer_opened(embed, true), *other = testpeer_new(embed);
     testpeer_insert(gone, "t", 1, 64, 1);
     testpeer_sample(gone, "t", 100, NO_TIMEOUT, DISTINCT);
     testpeer_close(gone);
@@ -109,87 +107,46 @@ EMBED_TEST(a_peer_that_has_gone_costs_a_failed_send, FREE_TABLE, NULL)
 
 static uint64_t ask_counter(struct testpeer *peer, uint64_t id)
 {
-    Replay__Counter counter = REPLAY__COUNTER__INIT;
-    counter.name = "steps";
-    counter.add = 5;
-    TESTPEER_REQUEST(request, COUNTER, counter, &counter);
-    return testpeer_ask_with(peer, &request, id, NULL, 0);
+    return testpeer_ask_with(peer, REQUEST_OF(COUNTER, counter, Counter, .name = testpeer_text("steps"), .add = 5), id,
+                             NULL, 0);
 }
 
-EMBED_TEST(a_retried_counter_counts_once, FREE_TABLE, NULL)
+/* A request that comes again with its id, from a new connection, too, is answered as before and changes nothing. */
+EMBED_TEST(what_is_retried_happens_once, FREE_TABLE, NULL)
 {
-    struct testpeer *peer = testpeer_new(embed);
-    for (int round = 0; round < 3; round++) {
-        struct testpeer_answer *answer = testpeer_await(peer, ask_counter(peer, 77));
-        assert_int_equal(answer->reply->counter->value, 5);
-        testpeer_forget(peer);
-        testpeer_reconnect(peer);
-    }
-    assert_int_equal(testpeer_counter(peer, "steps", 0), 5);
-    /* The same id of another client is another request. */
-    struct testpeer *other = testpeer_new(embed);
-    assert_int_equal(testpeer_await(other, ask_counter(other, 77))->reply->counter->value, 10);
-}
-
-/* A retry comes seconds later, and other clients have not stood still. */
-EMBED_TEST(retries_are_known_among_thousands_of_other_requests, FREE_TABLE, NULL)
-{
-    struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
-    for (uint64_t id = 1; id <= 100; id++)
-        ask_counter(peer, id);
-    embed_settle(embed);
-    for (uint32_t i = 0; i < 2000; i++)
-        ask_counter(other, 0);
-    embed_settle(embed);
-    for (uint64_t id = 1; id <= 100; id++)
-        ask_counter(peer, id);
-    embed_settle(embed);
-    assert_int_equal(testpeer_counter(other, "steps", 0), 2100 * 5);
-}
-
-EMBED_TEST(a_retried_put_makes_one_version, FREE_TABLE, NULL)
-{
-    struct testpeer *peer = testpeer_new(embed);
-    for (int round = 0; round < 2; round++) {
-        Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
-        put.name = "policy";
-        TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
-        struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, 9, "abc", 3));
-        assert_int_equal(answer->reply->params->slots[0]->version, 1);
-        testpeer_forget(peer);
-    }
-    assert_int_equal(params_version(&embed->broker->params, "policy"), 1);
-}
-
-EMBED_TEST(a_retried_reset_resets_once, FREE_TABLE, NULL)
-{
-    struct testpeer *peer = testpeer_opened(embed, false);
-    testpeer_insert(peer, "t", 1, 3, 1);
-    assert_int_equal(testpeer_reset(peer, "t")->reply->change->applied, 3);
-    testpeer_insert(peer, "t", 10, 2, 1);
-    peer->next_id--;
-    testpeer_forget(peer);
-    assert_int_equal(testpeer_reset(peer, "t")->reply->change->applied, 3);
-    assert_int_equal(size_of(embed, "t"), 2);
-}
-
-EMBED_TEST(a_retried_hello_opens_one_session, FREE_TABLE, NULL)
-{
-    struct testpeer *peer = testpeer_opened(embed, false);
+    struct testpeer *peer = testpeer_opened(embed, false), *other = testpeer_new(embed);
     uint8_t first[WIRE_SESSION_BYTES];
     memcpy(first, peer->session, sizeof first);
-    peer->next_id--;
+    peer->next_id--; /* HELLO */
     testpeer_forget(peer);
     testpeer_reconnect(peer);
     testpeer_open(peer, false);
     assert_memory_equal(peer->session, first, sizeof first);
     assert_int_equal(embed->broker->sessions.n_open, 1);
+    testpeer_insert(peer, "t", 1, 3, 1);
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(testpeer_await(peer, ask_counter(peer, 77))->reply->counter->value, 5);
+        Replay__Request *put = REQUEST_OF(PARAMS_PUT, params_put, ParamsPut, .name = testpeer_text("policy"));
+        testpeer_ask_with(peer, put, 99, "abc", 3);
+        assert_int_equal(testpeer_await(peer, 99)->reply->params->slots[0]->version, 1);
+        Replay__Request *reset = REQUEST_OF(RESET, reset, Reset, .table = testpeer_text("t"));
+        testpeer_ask_with(peer, reset, 88, NULL, 0);
+        assert_int_equal(testpeer_await(peer, 88)->reply->change->applied, 3);
+        testpeer_insert(peer, "t", 10 + (uint64_t)round, 1, 1);
+        embed_settle(embed);
+        testpeer_forget(peer);
+        testpeer_reconnect(peer);
+    }
+    assert_int_equal(testpeer_counter(peer, "steps", 0), 5);
+    assert_int_equal(params_version(&embed->broker->params, "policy"), 1);
+    assert_int_equal(size_of(embed, "t"), 3);
+    /* The same id of another client is another request. */
+    assert_int_equal(testpeer_await(other, ask_counter(other, 77))->reply->counter->value, 10);
 }
 
 EMBED_TEST(a_waiting_sample_follows_its_retry_to_a_new_route, FREE_TABLE, NULL)
 {
-    struct testpeer *peer = testpeer_new(embed), *writer = testpeer_new(embed);
-    testpeer_open(writer, false);
+    struct testpeer *peer = testpeer_new(embed), *writer = testpeer_opened(embed, false);
     uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, id));
     testpeer_reconnect(peer);
@@ -255,9 +212,7 @@ EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL)
 
 EMBED_TEST(messages_of_unknown_sessions_are_ignored, FREE_TABLE, NULL)
 {
-    struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
-    testpeer_open(peer, false);
-    testpeer_open(other, false);
+    struct testpeer *peer = testpeer_opened(embed, false), *other = testpeer_opened(embed, false);
     peer->session[3] ^= 1;
     testpeer_insert(peer, "t", 1, 2, 1);
     testpeer_insert(other, "t", 10, 2, 1);
@@ -328,9 +283,7 @@ EMBED_TEST(rejections_are_per_item_and_repeated_until_confirmed, FREE_TABLE, NUL
 
 EMBED_TEST(a_writer_that_reads_no_rejections_gets_no_credit, FREE_TABLE, NULL)
 {
-    struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
-    testpeer_open(peer, false);
-    testpeer_open(other, false);
+    struct testpeer *peer = testpeer_opened(embed, false), *other = testpeer_opened(embed, false);
     for (uint64_t i = 0; i < 40; i++) {
         testpeer_insert(peer, "t", 1, 30, 1); /* the same keys */
         testpeer_heartbeat(peer, 0, false);

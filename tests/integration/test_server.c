@@ -1,5 +1,4 @@
 /* A broker inside the process, through the public interface alone. */
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -9,10 +8,14 @@
 
 #include <zmq.h>
 
-#include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/asked.h"
+#include "tests/support/numbers.h"
 #include "tests/support/tempdir.h"
+
+ENDS(rp_server, rp_server_stop(self))
+
+#define ANY_PORTS "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
 
 static rp_server *start(const char *yaml)
 {
@@ -21,33 +24,17 @@ static rp_server *start(const char *yaml)
 
 static rp_client *connect_to(const rp_server *server)
 {
-    return must(rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err));
+    return CONNECT(rp_server_endpoint(server));
 }
 
 static void write_items(rp_client *client, uint32_t n)
 {
-    rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
-    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err));
-    for (uint32_t i = 0; i < n; i++) {
-        float value = (float)i;
-        const void *values[] = {&value};
-        assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
-        assert_int_equal(rp_writer_item_last(writer, "replay", 1, 1, WAIT, NULL, &err), RP_OK);
-    }
-    assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
+    numbers_insert(client, "replay", 0, n, NULL);
 }
 
 static uint64_t table_size(rp_client *client)
 {
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1};
-    rp_sampler *sampler = must(rp_sampler_new(client, "replay", &options, &err));
-    rp_batch *batch;
-    assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_OK);
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch, &info);
-    rp_batch_release(&batch);
-    rp_sampler_destroy(&sampler);
-    return info.table_size;
+    return asked_table(client, "replay", "size");
 }
 
 TEST(default)
@@ -65,9 +52,11 @@ TEST(default)
 
 TEST(two_at_once)
 {
-    rp_server *a = start(NULL), *b = start(NULL);
+    SCOPED(rp_server) b = start(NULL);
+    rp_server *a = start(NULL);
     assert_string_not_equal(rp_server_endpoint(a), rp_server_endpoint(b));
-    rp_client *to_a = connect_to(a), *to_b = connect_to(b);
+    SCOPED(rp_client) to_b = connect_to(b);
+    rp_client *to_a = connect_to(a);
     write_items(to_a, 3);
     write_items(to_b, 5);
     assert_int_equal(table_size(to_a), 3);
@@ -75,8 +64,6 @@ TEST(two_at_once)
     rp_client_destroy(&to_a);
     rp_server_stop(&a);
     assert_int_equal(table_size(to_b), 5);
-    rp_client_destroy(&to_b);
-    rp_server_stop(&b);
 }
 
 /* Inserts items that no codec makes smaller. */
@@ -84,15 +71,14 @@ static void write_noise(rp_client *client, const char *table, uint32_t n)
 {
     static uint32_t noise[16384];
     rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT32, .rank = 1, .shape = {16384}};
-    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err));
+    SCOPED(rp_writer) writer = WRITER(client, &column, 1);
     for (uint32_t i = 0; i < n; i++) {
         const void *values[] = {noise};
         for (uint32_t k = 0; k < 16384; k++)
             noise[k] = (i * 16384 + k + 1) * UINT32_C(2654435761);
-        assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
-        assert_int_equal(rp_writer_item_last(writer, table, 1, 1, WAIT, NULL, &err), RP_OK);
+        ok(rp_writer_append(writer, values, WAIT, &err));
+        ok(rp_writer_item_last(writer, table, 1, 1, WAIT, NULL, &err));
     }
-    assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
 }
 
 /* Inside one process, a reply is unread until the client has let go of it. A sampler of two sources that keeps the replies of one
@@ -105,18 +91,12 @@ TEST(large_replies_of_two_sources)
                              "peer_backlog_bytes: 1MiB\n"
                              "tables:\n  - {name: a, max_size: 100}\n  - {name: b, max_size: 100}\n",
                              context, &err));
-    rp_client_options with = {.struct_size = sizeof with, .zmq_context = context};
-    rp_client *client = must(rp_client_connect(rp_server_endpoint(server), &with, WAIT, &err));
+    rp_client *client = CONNECT(rp_server_endpoint(server), .zmq_context = context);
     write_noise(client, "a", 40);
     write_noise(client, "b", 40);
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 64};
     rp_source sources[] = {{client, "a", 0.5}, {client, "b", 0.5}};
-    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err));
-    for (uint32_t i = 0; i < 12; i++) {
-        rp_batch *batch = NULL;
-        assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_OK);
-        rp_batch_release(&batch);
-    }
+    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, OPTIONS(rp_sampler, .batch_size = 64), &err));
+    batches_pass(sampler, 12);
     rp_sampler_destroy(&sampler);
     rp_client_destroy(&client);
     rp_server_stop(&server);
@@ -126,33 +106,30 @@ TEST(large_replies_of_two_sources)
 static void check_field(const rp_info *field, const char *members)
 {
     char *json = NULL;
-    assert_int_equal(rp_info_json(field, &json, &err), RP_OK);
-    if (!strstr(json, members))
-        fail_msg("%s is not in %s", members, json);
+    ok(rp_info_json(field, &json, &err));
+    assert_has(json, members);
     rp_string_free(&json);
 }
 
 /* A table tells what it was configured with and what is stored there. */
 TEST(signature_and_metadata)
 {
-    rp_server *server = start("service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-                              "tables:\n"
-                              "  - {name: replay, max_size: 10, metadata: '{\"env\": \"CartPole-v1\"}'}\n"
-                              "  - {name: strict, max_size: 10, signature: {y: [int8, 0, 3]}}\n");
-    rp_client *client = connect_to(server);
-    rp_info *info = asked_info(client, NULL);
+    SCOPED(rp_server)
+    server = start(ANY_PORTS "tables:\n"
+                             "  - {name: replay, max_size: 10, metadata: '{\"env\": \"CartPole-v1\"}'}\n"
+                             "  - {name: strict, max_size: 10, signature: {y: [int8, 0, 3]}}\n");
+    SCOPED(rp_client) client = connect_to(server);
+    SCOPED(rp_info) info = asked_info(client, NULL);
     assert_string_equal(rp_info_text(info, "tables.0.metadata"), "{\"env\": \"CartPole-v1\"}");
     assert_int_equal(rp_info_count(info, "tables.0.signature"), 0);
     assert_string_equal(rp_info_text(info, "tables.1.metadata"), "");
     assert_int_equal(rp_info_u64(info, "tables.1.prescribed"), 1);
     assert_int_equal(rp_info_count(info, "tables.1.signature"), 1);
     check_field(rp_info_at(info, "tables.1.signature", 0), "\"name\": \"y\", \"dtype\": \"int8\", \"shape\": [0, 3]");
-    rp_info_free(&info);
 
     rp_column columns[] = {{.name = "observation", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {4}},
                            {.name = "action", .dtype = RP_DTYPE_INT64}};
-    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 2};
-    rp_writer *writer = rp_writer_new(client, columns, 2, &options, WAIT, &err);
+    rp_writer *writer = WRITER(client, columns, 2, .keep_alive = 2);
     float observation[4] = {0};
     int64_t action = 1;
     const void *step[] = {observation, &action};
@@ -160,55 +137,48 @@ TEST(signature_and_metadata)
                          {.field = "last", .column = 1, .start = -1, .count = 1, .squeeze = 1}};
     uint64_t key;
     for (uint32_t i = 0; i < 2; i++)
-        assert_int_equal(rp_writer_append(writer, step, WAIT, &err), RP_OK);
-    assert_int_equal(rp_writer_item(writer, "replay", 1, slices, 2, WAIT, &key, &err), RP_OK);
-    assert_int_equal(rp_writer_destroy(&writer, WAIT, &err), RP_OK);
-    info = asked_info(client, NULL);
-    assert_int_equal(rp_info_u64(info, "tables.0.prescribed"), 0);
-    assert_int_equal(rp_info_count(info, "tables.0.signature"), 2);
-    check_field(rp_info_at(info, "tables.0.signature", 0),
+        ok(rp_writer_append(writer, step, WAIT, &err));
+    ok(rp_writer_item(writer, "replay", 1, slices, 2, WAIT, &key, &err));
+    ok(rp_writer_destroy(&writer, WAIT, &err));
+    SCOPED(rp_info) found = asked_info(client, NULL);
+    assert_int_equal(rp_info_u64(found, "tables.0.prescribed"), 0);
+    assert_int_equal(rp_info_count(found, "tables.0.signature"), 2);
+    check_field(rp_info_at(found, "tables.0.signature", 0),
                 "\"name\": \"observation\", \"dtype\": \"float32\", \"shape\": [2, 4]");
-    check_field(rp_info_at(info, "tables.0.signature", 1), "\"name\": \"last\", \"dtype\": \"int64\", \"shape\": []");
-    rp_info_free(&info);
+    check_field(rp_info_at(found, "tables.0.signature", 1), "\"name\": \"last\", \"dtype\": \"int64\", \"shape\": []");
 
     /* The item goes, and the signature stays until a reset. */
-    assert_int_equal(rp_items_delete(client, "replay", &key, 1, WAIT, NULL, &err), RP_OK);
-    info = asked_info(client, NULL);
-    assert_int_equal(rp_info_count(info, "tables.0.signature"), 2);
-    rp_info_free(&info);
-    assert_int_equal(rp_admin_reset(client, "replay", WAIT, NULL, &err), RP_OK);
-    info = asked_info(client, NULL);
-    assert_int_equal(rp_info_count(info, "tables.0.signature"), 0);
-    assert_string_equal(rp_info_text(info, "tables.0.metadata"), "{\"env\": \"CartPole-v1\"}");
-    rp_info_free(&info);
-    rp_client_destroy(&client);
-    rp_server_stop(&server);
+    ok(rp_items_delete(client, "replay", &key, 1, WAIT, NULL, &err));
+    SCOPED(rp_info) kept = asked_info(client, NULL);
+    assert_int_equal(rp_info_count(kept, "tables.0.signature"), 2);
+    ok(rp_admin_reset(client, "replay", WAIT, NULL, &err));
+    SCOPED(rp_info) reset = asked_info(client, NULL);
+    assert_int_equal(rp_info_count(reset, "tables.0.signature"), 0);
+    assert_string_equal(rp_info_text(reset, "tables.0.metadata"), "{\"env\": \"CartPole-v1\"}");
 }
 
 TEST(mistakes)
 {
-    assert_null(rp_server_start("tables: [{name: a, max_sise: 3}]\n", NULL, &err));
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.text, "max_size")); /* the key that is meant */
+    must_fail_new(rp_server_start("tables: [{name: a, max_sise: 3}]\n", NULL, &err), RP_INVALID_ARGUMENT,
+                  "max_size"); /* the key that is meant */
     err = (rp_error){0};
     assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: a, max_size: 3}]\n", NULL, &err));
     assert_int_not_equal(err.status, RP_OK);
     assert_true(err.text[0]);
     assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: a, max_size: 3}]\n", NULL, NULL));
     /* Metrics are served by the program alone. */
-    assert_null(rp_server_start("http: 127.0.0.1:0\ntables: [{name: a, max_size: 3}]\n", NULL, &err));
-    assert_int_equal(err.status, RP_UNSUPPORTED);
+    must_fail_new(rp_server_start("http: 127.0.0.1:0\ntables: [{name: a, max_size: 3}]\n", NULL, &err), RP_UNSUPPORTED,
+                  NULL);
 }
 
 /* A broker that listens everywhere is reached by the endpoint that the call gives. */
 TEST(every_interface)
 {
-    rp_server *server = start("service: tcp://*:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-                              "security: {mode: none}\ntables: [{name: replay, max_size: 10}]\n");
+    SCOPED(rp_server)
+    server = start("service: tcp://*:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                   "security: {mode: none}\ntables: [{name: replay, max_size: 10}]\n");
     assert_null(strchr(rp_server_endpoint(server), '*'));
-    rp_client *client = connect_to(server);
-    rp_client_destroy(&client);
-    rp_server_stop(&server);
+    SCOPED(rp_client) client = connect_to(server);
 }
 
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
@@ -217,48 +187,29 @@ static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
 /* Threads of this process that would run a handler for SIGTERM or SIGXFSZ. */
 static uint32_t open_threads(void)
 {
-    uint32_t n = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(tasks);
-    for (struct dirent *entry; (entry = readdir(tasks));) {
-        char path[300], line[256];
-        unsigned long long blocked = ~0ull;
-        snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
-        FILE *status = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
-        while (status && fgets(line, sizeof line, status))
-            sscanf(line, "SigBlk: %llx", &blocked);
-        if (status)
-            fclose(status);
-        const unsigned long long mask = 1ull << (SIGTERM - 1) | 1ull << (SIGXFSZ - 1);
-        n += (blocked & mask) != mask;
+    const unsigned long long mask = 1ull << (SIGTERM - 1) | 1ull << (SIGXFSZ - 1);
+    uint32_t n, open = 0;
+    char **tasks = files_like("/proc/self/task/*/status", &n);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *at = strstr(file_text(tasks[i]), "SigBlk:"); /* NULL: the thread has ended */
+        open += at && (strtoull(at + 7, NULL, 16) & mask) != mask;
     }
-    closedir(tasks);
-    return n;
-}
-
-/* A thread of libzmq blocks signals as the first thing that it does: it may not have got that far yet. */
-static void await_open_threads(uint32_t want)
-{
-    for (uint32_t i = 0; i < 1000 && open_threads() != want; i++)
-        usleep(1000);
-    assert_int_equal(open_threads(), want);
+    return open;
 }
 
 /* With a journal there are czmq actors, which would catch signals if they were let. */
 TEST(signals_stay, tempdir_enter, tempdir_leave)
 {
     char yaml[512];
-    snprintf(yaml, sizeof yaml,
-             "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-             "folder: %s\ntables: [{name: replay, max_size: 1000}]\n",
-             tempdir);
+    snprintf(yaml, sizeof yaml, ANY_PORTS "folder: %s\ntables: [{name: replay, max_size: 1000}]\n", tempdir);
     struct sigaction before[N_SIGNALS], after;
     for (uint32_t i = 0; i < N_SIGNALS; i++)
         sigaction(signals[i], NULL, &before[i]);
     uint32_t threads = open_threads();
-    rp_server *server = start(yaml);
-    await_open_threads(threads);
-    rp_client *client = connect_to(server);
+    SCOPED(rp_server) server = start(yaml);
+    /* A thread of libzmq blocks signals as the first thing that it does: it may not have got that far yet. */
+    wait_until(open_threads() == threads);
+    SCOPED(rp_client) client = connect_to(server);
     write_items(client, 20);
     for (uint32_t i = 0; i < N_SIGNALS; i++) {
         sigaction(signals[i], NULL, &after);
@@ -269,8 +220,6 @@ TEST(signals_stay, tempdir_enter, tempdir_leave)
     server = start(yaml);
     client = connect_to(server);
     assert_int_equal(table_size(client), 20);
-    rp_client_destroy(&client);
-    rp_server_stop(&server);
 }
 
 struct sampling {
@@ -292,7 +241,7 @@ static void *sample_one(void *ctx)
 TEST(stop_ends_waits)
 {
     rp_server *server = start(NULL);
-    rp_client *client = connect_to(server);
+    SCOPED(rp_client) client = connect_to(server);
     struct sampling sampling = {.sampler = rp_sampler_new(client, "replay", NULL, &err)};
     assert_non_null(sampling.sampler);
     pthread_t thread;
@@ -302,7 +251,6 @@ TEST(stop_ends_waits)
     assert_true(sampling.status == RP_CANCELLED || sampling.status == RP_UNAVAILABLE ||
                 sampling.status == RP_DEADLINE_EXCEEDED);
     rp_sampler_destroy(&sampling.sampler);
-    rp_client_destroy(&client);
 }
 
 struct lines {
@@ -386,7 +334,7 @@ static void connect_with_few(int n)
 {
     err = (rp_error){0};
     leave_free(n);
-    rp_client *client = rp_client_connect(place, NULL, WAIT, &err);
+    SCOPED(rp_client) client = rp_client_connect(place, NULL, WAIT, &err);
     if (!client && err.status != RP_RESOURCE_EXHAUSTED)
         _exit(3);
     if (!client && n >= 48)
@@ -397,7 +345,6 @@ static void connect_with_few(int n)
         writers[i] = rp_writer_new(client, &column, 1, NULL, 200, &err);
     for (int i = 0; i < 16; i++)
         rp_writer_destroy(&writers[i], 200, NULL);
-    rp_client_destroy(&client);
 }
 
 TEST(few_descriptors)
@@ -405,12 +352,11 @@ TEST(few_descriptors)
     for (int n = 0; n < 90; n += n < 16 ? 1 : 7)
         if (run_apart(start_with_few, n) != 0)
             fail_msg("a broker with %d descriptors", n);
-    rp_server *server = start(NULL);
+    SCOPED(rp_server) server = start(NULL);
     place = rp_server_endpoint(server);
     for (int n = 0; n < 60; n += n < 16 ? 1 : 5)
         if (run_apart(connect_with_few, n) != 0)
             fail_msg("a client with %d descriptors", n);
-    rp_server_stop(&server);
 }
 
 /* A broker at an ipc path, in a process that has used up its descriptors when somebody connects. */

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include "proto/base/clock.h"
-#include "replay/admin.h"
 #include "tests/support/asked.h"
 #include "tests/support/numbers.h"
 #include "tests/support/shardbed.h"
@@ -65,7 +64,7 @@ static uint64_t insert_one(rp_writer *writer, const char *table, int32_t number,
 /* Inserts numbers first ... first + n - 1 and waits until they are in the table. Counts items by shard. */
 static void insert(rp_client *client, const char *table, int32_t first, uint32_t n, uint32_t *by_shard)
 {
-    rp_writer *writer = numbers_writer(client);
+    SCOPED(rp_writer) writer = numbers_writer(client);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t key = insert_one(writer, table, first + (int32_t)i, 1 + i % 3);
         if (by_shard)
@@ -74,25 +73,25 @@ static void insert(rp_client *client, const char *table, int32_t first, uint32_t
             ok(rp_writer_flush(writer, 0, WAIT, &err));
     }
     ok(rp_writer_flush(writer, 0, WAIT, &err));
-    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
-static rp_sampler *new_sampler(rp_client *client, const char *table, uint32_t batch, uint32_t on_demand)
-{
-    rp_sampler_options options = {
-        .struct_size = sizeof options, .batch_size = batch, .on_demand = on_demand, .beta = 1};
-    return must(rp_sampler_new(client, table, &options, &err));
-}
-
-/* Takes items until the stream ends, and counts how often each came. */
-static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
+/* Takes items and counts how often each came, until there is none for a while or `most` have come. */
+static uint32_t take(rp_sampler *sampler, uint32_t most, int64_t timeout_ms, uint32_t *seen)
 {
     uint32_t got = 0;
-    rp_status status;
-    for (rp_batch *batch; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK; rp_batch_release(&batch))
+    err = (rp_error){0};
+    for (rp_batch *batch; got < most && rp_sampler_next(sampler, &batch, timeout_ms, &err) == RP_OK;
+         rp_batch_release(&batch))
         for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
             seen[numbers_of(batch)[i]]++;
-    if (status != RP_END_OF_STREAM)
+    return got;
+}
+
+/* The same until the stream ends. */
+static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
+{
+    uint32_t got = take(sampler, UINT32_MAX, WAIT, seen);
+    if (err.status != RP_END_OF_STREAM)
         fail_msg("%u items, then %s", got, err.text);
     return got;
 }
@@ -107,12 +106,12 @@ CASE(items_of_all_shards_are_sampled_by_priority)
     insert(f->client, "prioritized", 0, ITEMS, by_shard);
     for (uint32_t s = 0; s < SHARDS; s++)
         assert_in_range(by_shard[s], 40, 120);
-    rp_sampler *sampler = new_sampler(f->client, "prioritized", BATCH, 0);
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "prioritized", .batch_size = BATCH, .beta = 1);
     double total = 0; /* priorities 1, 2, 3 in turn */
     for (uint32_t i = 0; i < ITEMS; i++)
         total += 1 + i % 3;
     for (uint32_t b = 0; b < BATCHES; b++) {
-        rp_batch *batch = batch_next(sampler);
+        SCOPED(rp_batch) batch = batch_next(sampler);
         rp_batch_arrays arrays = arrays_of(batch);
         assert_int_equal(arrays.n, BATCH);
         assert_non_null(arrays.shard);
@@ -123,7 +122,6 @@ CASE(items_of_all_shards_are_sampled_by_priority)
             assert_true(fabs(arrays.probability[i] - (1 + number % 3) / total) < 1e-9);
             assert_true(fabs(arrays.weight[i] * (1 + number % 3) - 1) < 1e-6);
         }
-        rp_batch_release(&batch);
     }
     double chi = 0;
     for (uint32_t i = 0; i < ITEMS; i++) {
@@ -132,7 +130,6 @@ CASE(items_of_all_shards_are_sampled_by_priority)
     }
     /* Mean 299, standard deviation 24.5: 5 of them happen once in a million runs. */
     assert_true(chi < 299 + 5 * 24.5);
-    rp_sampler_destroy(&sampler);
 }
 
 struct changer {
@@ -171,11 +168,11 @@ CASE(weights_are_exact_while_masses_change)
     ok(rp_writer_destroy(&writer, WAIT, &err));
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, change_masses, &changer), 0);
-    rp_sampler *samplers[] = {new_sampler(f->client, "prioritized", BATCH, 0),
-                              new_sampler(f->client, "prioritized", BATCH, 1)};
+    SCOPED(rp_sampler) ahead = SAMPLER(f->client, "prioritized", .batch_size = BATCH);
+    SCOPED(rp_sampler) on_demand = SAMPLER(f->client, "prioritized", .batch_size = BATCH, .on_demand = 1);
     for (uint32_t b = 0; b < BATCHES; b++) {
         double here[SHARDS] = {0};
-        rp_batch *batch = batch_next(samplers[b % 8 == 0]);
+        SCOPED(rp_batch) batch = batch_next(b % 8 ? ahead : on_demand);
         rp_batch_arrays arrays = arrays_of(batch);
         for (uint32_t i = 0; i < BATCH; i++)
             here[arrays.shard[i]] += 1 / (ITEMS * arrays.probability[i] * BATCH);
@@ -183,7 +180,6 @@ CASE(weights_are_exact_while_masses_change)
             sum[s] += here[s];
             squares[s] += here[s] * here[s];
         }
-        rp_batch_release(&batch);
     }
     changer.stop = true;
     pthread_join(thread, NULL);
@@ -192,8 +188,6 @@ CASE(weights_are_exact_while_masses_change)
         double error = sqrt((squares[s] / BATCHES - mean * mean) / BATCHES);
         assert_true(fabs(mean - part) < 5.5 * error);
     }
-    rp_sampler_destroy(&samplers[0]);
-    rp_sampler_destroy(&samplers[1]);
 }
 
 /* The sum of samples stays within the ratio and its buffer, and a starved sampler says why. */
@@ -201,7 +195,7 @@ CASE(the_ratio_holds_over_all_shards)
 {
     enum { ITEMS = 600, BATCH = 50 };
     insert(f->client, "ratio", 0, 200, NULL);
-    rp_sampler *sampler = new_sampler(f->client, "ratio", BATCH, 1);
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "ratio", .batch_size = BATCH, .on_demand = 1);
     uint64_t sampled = 0, most = 200 * 4 - 40 * 4 + 800; /* cursor = 200 * 4 - samples >= 40 * 4 - 800 */
     rp_batch *batch;
     for (double end = seconds_now() + WAIT / 1000.0; sampled < most && seconds_now() < end;) {
@@ -213,7 +207,6 @@ CASE(the_ratio_holds_over_all_shards)
     assert_int_equal(rp_sampler_next(sampler, &batch, 200, &err), RP_DEADLINE_EXCEEDED);
     insert(f->client, "ratio", 200, 100, NULL);
     batches_pass(sampler, 1);
-    rp_sampler_destroy(&sampler);
 }
 
 /* All items come out of a queue, each once; and so they do where a sample removes its items, whatever shard has run out of them. */
@@ -224,73 +217,63 @@ CASE(a_queue_gives_each_item_once)
         uint32_t seen[ITEMS] = {0};
         const char *table = t ? "once" : "queue";
         insert(f->client, table, 0, ITEMS, NULL);
-        rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 50, .max_samples = ITEMS};
-        rp_sampler *sampler = must(rp_sampler_new(f->client, table, &options, &err));
+        SCOPED(rp_sampler) sampler = SAMPLER(f->client, table, .batch_size = 50, .max_samples = ITEMS);
         assert_int_equal(take_all(sampler, seen), ITEMS);
         for (uint32_t i = 0; i < ITEMS; i++)
             assert_int_equal(seen[i], 1);
-        rp_sampler_destroy(&sampler);
     }
 }
 
-/* Waits until `why` names n samplers of a table; returns the text of the last. */
-static const char *await_waits(rp_client *client, const char *table, uint32_t n)
+/* Returns how many samplers of a table `why` names, and the text of the last. */
+static uint32_t waits_of(rp_client *client, const char *table, char text[512])
 {
-    static char text[512];
-    int64_t deadline = clock_ns() + WAIT * NS_PER_MS;
-    for (uint32_t seen = n + 1; seen != n;) {
-        rp_info *waits = NULL;
-        assert_true(clock_ns() < deadline);
-        ok(rp_admin_why(client, WAIT, &waits, &err));
-        seen = 0;
-        for (uint32_t i = 0; i < rp_info_count(waits, "waits"); i++) {
-            const rp_info *wait = rp_info_at(waits, "waits", i);
-            if (strcmp(rp_info_text(wait, "kind"), "sample") == 0 && strcmp(rp_info_text(wait, "table"), table) == 0) {
-                snprintf(text, sizeof text, "%s", rp_info_text(wait, "text"));
-                assert_int_equal(rp_info_u64(wait, "count"), 10);
-                seen++;
-            }
-        }
-        rp_info_free(&waits);
+    SCOPED(rp_info) waits = NULL;
+    uint32_t seen = 0;
+    ok(rp_admin_why(client, WAIT, &waits, &err));
+    for (uint32_t i = 0; i < rp_info_count(waits, "waits"); i++) {
+        const rp_info *wait = rp_info_at(waits, "waits", i);
+        if (strcmp(rp_info_text(wait, "kind"), "sample") != 0 || strcmp(rp_info_text(wait, "table"), table) != 0)
+            continue;
+        snprintf(text, 512, "%s", rp_info_text(wait, "text"));
+        assert_int_equal(rp_info_u64(wait, "count"), 10);
+        seen++;
     }
-    return text;
+    return seen;
 }
 
 /* A sampler waits for all shards together: no shard has a request of it, and each tells of it. */
 CASE(min_size_counts_the_items_of_all_shards)
 {
     insert(f->client, "late", 0, 99, NULL);
-    rp_sampler *sampler = new_sampler(f->client, "late", 10, 1), *other = new_sampler(f->client, "late", 10, 0);
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "late", .batch_size = 10, .on_demand = 1);
+    SCOPED(rp_sampler) other = SAMPLER(f->client, "late", .batch_size = 10);
     rp_batch *batch;
     assert_int_equal(rp_sampler_next(sampler, &batch, 100, &err), RP_DEADLINE_EXCEEDED);
-    const char *text = await_waits(f->client, "late", 1);
-    assert_non_null(strstr(text, "99 items"));
-    assert_non_null(strstr(text, "100"));
+    char text[512];
+    wait_until(waits_of(f->client, "late", text) == 1);
+    assert_has(text, "99 items");
+    assert_has(text, "100");
     insert(f->client, "late", 99, 1, NULL);
-    await_waits(f->client, "late", 0);
+    wait_until(waits_of(f->client, "late", text) == 0);
     rp_sampler_destroy(&other);
     batches_pass(sampler, 1);
-    rp_sampler_destroy(&sampler);
 }
 
 /* One item is enough for min_size 1, wherever it is; and items without priority are as likely as each other. */
 CASE(few_items_and_no_priorities)
 {
-    rp_writer *writer = numbers_writer(f->client);
-    rp_sampler *sampler = new_sampler(f->client, "prioritized", 10, 1);
+    SCOPED(rp_writer) writer = numbers_writer(f->client);
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "prioritized", .batch_size = 10, .on_demand = 1, .beta = 1);
     for (int32_t i = 0; i < 40; i += i ? 39 : 1) {
         for (int32_t k = 0; k < (i ? 39 : 1); k++)
             insert_one(writer, "prioritized", i + k, 0);
         ok(rp_writer_flush(writer, 0, WAIT, &err));
-        rp_batch *batch = batch_next(sampler);
+        SCOPED(rp_batch) batch = batch_next(sampler);
         rp_batch_arrays arrays = arrays_of(batch);
         assert_int_equal(arrays.n, 10);
         for (uint32_t k = 0; k < arrays.n; k++)
             assert_true(arrays.weight[k] > 0 && arrays.weight[k] <= 1);
-        rp_batch_release(&batch);
     }
-    ok(rp_writer_destroy(&writer, WAIT, &err));
-    rp_sampler_destroy(&sampler);
     /* They count, although nobody has paid for them. */
     assert_int_equal(asked_table(f->client, "prioritized", "limiter.samples"), 20);
 }
@@ -307,59 +290,44 @@ static double longest_wait(rp_sampler *sampler, uint32_t batches)
     return longest;
 }
 
+/* Takes a batch. Returns true if it has an item of the shard. */
+static bool has_item_of(rp_sampler *sampler, uint32_t shard)
+{
+    bool has = false;
+    SCOPED(rp_batch) batch = batch_next(sampler);
+    for (uint32_t i = 0; i < arrays_of(batch).n; i++)
+        has = has || arrays_of(batch).shard[i] == shard;
+    return has;
+}
+
 /* A sampler and a writer go on while a shard is dead, and take it back. */
 CASE(a_shard_dies_and_comes_back)
 {
     insert(f->client, "uniform", 0, 400, NULL);
-    rp_sampler *sampler = new_sampler(f->client, "uniform", 64, 0);
-    bool seen[SHARDS] = {false};
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "uniform", .batch_size = 64);
     broker_process_stop(&f->shards.shards[1], SIGKILL);
     double longest = longest_wait(sampler, 300);
     if (longest > SOON_S)
         fail_msg("a batch came after %.2f s", longest);
-    rp_writer *writer = numbers_writer(f->client);
+    SCOPED(rp_writer) writer = numbers_writer(f->client);
     for (int32_t i = 0; i < 100; i++)
         assert_int_not_equal(insert_one(writer, "uniform", 1000 + i, 1) >> 56, 1);
     ok(rp_writer_flush(writer, 0, WAIT, &err));
     broker_process_again(&f->shards.shards[1], NULL); /* empty */
-    for (double end = seconds_now() + WAIT / 1000.0; seconds_now() < end && !seen[1];) {
-        seen[insert_one(writer, "uniform", 2000, 1) >> 56] = true;
-        ok(rp_writer_flush(writer, 0, WAIT, &err));
-    }
-    assert_true(seen[1]);
-    bool back = false;
-    for (double end = seconds_now() + WAIT / 1000.0; seconds_now() < end && !back;) {
-        rp_batch *batch = batch_next(sampler);
-        rp_batch_arrays arrays = arrays_of(batch);
-        for (uint32_t k = 0; k < arrays.n; k++)
-            back = back || arrays.shard[k] == 1;
-        rp_batch_release(&batch);
-    }
-    assert_true(back);
-    ok(rp_writer_destroy(&writer, WAIT, &err));
-    rp_sampler_destroy(&sampler);
-}
-
-/* Takes items and counts how often each came, until there is none for a while or `most` have come. */
-static uint32_t take(rp_sampler *sampler, uint32_t most, int64_t timeout_ms, uint32_t *seen)
-{
-    uint32_t got = 0;
-    for (rp_batch *batch; got < most && rp_sampler_next(sampler, &batch, timeout_ms, &err) == RP_OK;
-         rp_batch_release(&batch))
-        for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
-            seen[numbers_of(batch)[i]]++;
-    return got;
+    wait_until(insert_one(writer, "uniform", 2000, 1) >> 56 == 1);
+    ok(rp_writer_flush(writer, 0, WAIT, &err));
+    wait_until(has_item_of(sampler, 1));
 }
 
 /* Items that leave their table when they are sampled, and that a silent shard was asked for, come when it is there again: each as
  * often as its table says. */
 static void check_items_of_a_silent_shard(struct fixture *f, const char *table, uint32_t times,
-                                          rp_sampler_options options)
+                                          const rp_sampler_options *options)
 {
     enum { ITEMS = 600 };
     uint32_t seen[ITEMS] = {0};
     insert(f->client, table, 0, ITEMS, NULL);
-    rp_sampler *sampler = must(rp_sampler_new(f->client, table, &options, &err));
+    SCOPED(rp_sampler) sampler = must(rp_sampler_new(f->client, table, options, &err));
     uint32_t got = take(sampler, 16, WAIT, seen);
     kill(f->shards.shards[3].pid, SIGSTOP);
     for (uint32_t i = 0; i < 14; i++) { /* the others still have items when it is found out that the shard is away */
@@ -372,27 +340,17 @@ static void check_items_of_a_silent_shard(struct fixture *f, const char *table, 
     for (uint32_t i = 0; i < ITEMS; i++)
         if (seen[i] != times)
             fail_msg("table '%s': %u of %u samples came; item %u came %u times", table, got, times * ITEMS, i, seen[i]);
-    rp_sampler_destroy(&sampler);
 }
 
 CASE(a_silent_shard_keeps_items_that_leave_their_table)
 {
-    static const struct {
-        const char *table;
-        uint32_t times, on_demand, flexible, distinct;
-    } cases[] = {{"queue", 1, 0, 1, 0},
-                 {"once", 1, 0, 1, 0},
-                 {"once", 1, 1, 0, 0},
-                 {"twice", 2, 0, 1, 0},
-                 {"twice", 2, 0, 1, 1}};
-    for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        rp_sampler_options options = {.struct_size = sizeof options,
-                                      .batch_size = 16,
-                                      .on_demand = cases[i].on_demand,
-                                      .fill = cases[i].flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
-                                      .distinct = cases[i].distinct};
-        check_items_of_a_silent_shard(f, cases[i].table, cases[i].times, options);
-    }
+    const rp_sampler_options *flexible = OPTIONS(rp_sampler, .batch_size = 16, .fill = RP_FILL_AT_ONCE);
+    check_items_of_a_silent_shard(f, "queue", 1, flexible);
+    check_items_of_a_silent_shard(f, "once", 1, flexible);
+    check_items_of_a_silent_shard(f, "once", 1, OPTIONS(rp_sampler, .batch_size = 16, .on_demand = 1));
+    check_items_of_a_silent_shard(f, "twice", 2, flexible);
+    check_items_of_a_silent_shard(f, "twice", 2,
+                                  OPTIONS(rp_sampler, .batch_size = 16, .fill = RP_FILL_AT_ONCE, .distinct = 1));
 }
 
 /* What was picked comes at once if the sampler is flexible, and otherwise when its time is over. The stream ends `timeout_ms` after
@@ -403,12 +361,10 @@ CASE(a_stream_ends_after_its_last_row)
     static const char *const names[] = {"once", "twice"};
     for (uint32_t i = 0, tries = 1; i < 3; tries++) {
         uint32_t flexible = i > 0, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
-        rp_sampler_options options = {.struct_size = sizeof options,
-                                      .batch_size = 40,
-                                      .fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
-                                      .end_after_ms = TIMEOUT_MS};
         insert(f->client, names[i / 2], 0, ITEMS, NULL);
-        rp_sampler *sampler = must(rp_sampler_new(f->client, names[i / 2], &options, &err));
+        SCOPED(rp_sampler)
+        sampler = SAMPLER(f->client, names[i / 2], .batch_size = 40, .fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
+                          .end_after_ms = TIMEOUT_MS);
         double last = seconds_now(), longest = 0;
         for (rp_batch *batch; rp_sampler_next(sampler, &batch, -1, &err) == RP_OK; rp_batch_release(&batch)) {
             longest = seconds_now() - last > longest ? seconds_now() - last : longest;
@@ -422,7 +378,6 @@ CASE(a_stream_ends_after_its_last_row)
         assert_int_equal(got, times * ITEMS);
         for (uint32_t k = 0; k < ITEMS; k++)
             assert_int_equal(seen[k], times);
-        rp_sampler_destroy(&sampler);
         /* A busy machine makes a batch or the end late now and then, but not five times. */
         if (end > 0.9 * TIMEOUT_MS && end < 1.8 * TIMEOUT_MS && (!flexible || longest < 0.9e-3 * TIMEOUT_MS))
             i++, tries = 0;
@@ -435,7 +390,8 @@ CASE(a_shard_that_is_silent)
 {
     insert(f->client, "ratio", 0, 200, NULL);
     insert(f->client, "uniform", 0, 100, NULL);
-    rp_sampler *sampler = new_sampler(f->client, "ratio", 16, 0), *other = new_sampler(f->client, "uniform", 16, 1);
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "ratio", .batch_size = 16);
+    SCOPED(rp_sampler) other = SAMPLER(f->client, "uniform", .batch_size = 16, .on_demand = 1);
     batches_pass(other, 1);
     batches_pass(sampler, 1);
     kill(f->shards.shards[3].pid, SIGSTOP);
@@ -449,18 +405,13 @@ CASE(a_shard_that_is_silent)
     kill(f->shards.shards[3].pid, SIGCONT);
     print_message("the longest wait was %.2f s\n", longest);
     assert_true(longest < SOON_S);
-    rp_sampler_destroy(&sampler);
-    rp_sampler_destroy(&other);
 }
 
 /* Takes what is left of a table, and checks that each item came as often as its table says. */
 static void check_all_came(struct fixture *f, const char *table, uint32_t times, uint32_t *seen, uint32_t n)
 {
-    rp_sampler_options options = {
-        .struct_size = sizeof options, .batch_size = 16, .fill = RP_FILL_AT_ONCE, .end_after_ms = 300};
-    rp_sampler *rest = must(rp_sampler_new(f->client, table, &options, &err));
+    SCOPED(rp_sampler) rest = SAMPLER(f->client, table, .batch_size = 16, .fill = RP_FILL_AT_ONCE, .end_after_ms = 300);
     take_all(rest, seen);
-    rp_sampler_destroy(&rest);
     for (uint32_t i = 0; i < n; i++)
         if (seen[i] != times)
             fail_msg("table '%s': item %u came %u times", table, i, seen[i]);
@@ -473,14 +424,11 @@ CASE(a_sampler_that_is_stopped_loses_nothing)
     static const char *const names[] = {"queue", "once", "twice"};
     for (uint32_t i = 0; i < 12; i++) {
         uint32_t seen[ITEMS] = {0};
-        rp_sampler_options options = {.struct_size = sizeof options};
         const char *table = names[i % 3];
-        options.batch_size = 16;
-        options.fill = (i / 3 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
-        options.on_demand = i / 6;
-        options.distinct = i % 2;
         insert(f->client, table, 0, ITEMS, NULL);
-        rp_sampler *sampler = must(rp_sampler_new(f->client, table, &options, &err));
+        rp_sampler *sampler =
+            SAMPLER(f->client, table, .batch_size = 16, .fill = (i / 3 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
+                    .on_demand = i / 6, .distinct = i % 2);
         uint32_t got = take(sampler, 32, WAIT, seen);
         ok(rp_sampler_stop(sampler, &err));
         got += take_all(sampler, seen);
@@ -497,14 +445,10 @@ CASE(a_stream_waits_for_a_silent_shard)
     for (uint32_t i = 0; i < 4; i++) {
         const char *table = i % 2 ? "queue" : "once";
         uint32_t seen[ITEMS] = {0};
-        rp_sampler_options options = {.struct_size = sizeof options};
         rp_batch *batch;
-        options.batch_size = 16;
-        options.fill = RP_FILL_AT_ONCE;
-        options.end_after_ms = 500;
-        options.max_samples = i >= 2 ? MOST : 0;
         insert(f->client, table, 0, ITEMS, NULL);
-        rp_sampler *sampler = must(rp_sampler_new(f->client, table, &options, &err));
+        rp_sampler *sampler = SAMPLER(f->client, table, .batch_size = 16, .fill = RP_FILL_AT_ONCE, .end_after_ms = 500,
+                                      .max_samples = i >= 2 ? MOST : 0);
         uint32_t got = take(sampler, 16, WAIT, seen);
         kill(f->shards.shards[3].pid, SIGSTOP);
         rp_status status = RP_OK;
@@ -519,7 +463,7 @@ CASE(a_stream_waits_for_a_silent_shard)
         if (status != RP_DEADLINE_EXCEEDED && !(i == 3 && got == MOST)) /* the shard may owe nothing then */
             fail_msg("case %u: %u items, then %s", i, got, status == RP_OK ? "more" : err.text);
         got += take_all(sampler, seen);
-        if (options.max_samples)
+        if (i >= 2)
             assert_int_equal(got, MOST);
         rp_sampler_destroy(&sampler);
         check_all_came(f, table, 1, seen, ITEMS);
@@ -529,30 +473,25 @@ CASE(a_stream_waits_for_a_silent_shard)
 /* `distinct` holds within each batch, also if there are hardly more items; `flexible` batches are full while there is room. */
 CASE(distinct_and_flexible_batches)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
     enum { ITEMS = 40, BATCH = 30 };
     insert(f->client, "uniform", 0, ITEMS, NULL);
     insert(f->client, "ratio", 0, 200, NULL);
-    options = (rp_sampler_options){.struct_size = sizeof options, .batch_size = BATCH, .distinct = 1};
-    for (options.on_demand = 0; options.on_demand < 2; options.on_demand++) {
-        rp_sampler *sampler = rp_sampler_new(f->client, "uniform", &options, &err);
+    for (uint32_t demand = 0; demand < 2; demand++) {
+        SCOPED(rp_sampler)
+        sampler = SAMPLER(f->client, "uniform", .batch_size = BATCH, .distinct = 1, .on_demand = demand);
         for (uint32_t b = 0; b < 50; b++) {
-            rp_batch *batch = batch_next(sampler);
+            SCOPED(rp_batch) batch = batch_next(sampler);
             bool seen[ITEMS] = {false};
             assert_int_equal(arrays_of(batch).n, BATCH);
             for (uint32_t i = 0; i < BATCH; i++) {
                 assert_false(seen[numbers_of(batch)[i]]);
                 seen[numbers_of(batch)[i]] = true;
             }
-            rp_batch_release(&batch);
         }
-        rp_sampler_destroy(&sampler);
     }
-    options.batch_size = ITEMS + 1; /* waits for another item, and does without it when the time is over */
-    options.on_demand = 1;
-    rp_sampler *larger = rp_sampler_new(f->client, "uniform", &options, &err);
-    options.on_demand = 0;
-    rp_sampler *ahead = rp_sampler_new(f->client, "uniform", &options, &err);
+    /* A batch waits for another item, and does without it when the time is over. */
+    SCOPED(rp_sampler) larger = SAMPLER(f->client, "uniform", .batch_size = ITEMS + 1, .distinct = 1, .on_demand = 1);
+    SCOPED(rp_sampler) ahead = SAMPLER(f->client, "uniform", .batch_size = ITEMS + 1, .distinct = 1);
     rp_batch *all;
     uint32_t most = 0;
     for (uint32_t tries = 0; tries < 100 && most < ITEMS; tries++) { /* a shard may be late */
@@ -568,52 +507,31 @@ CASE(distinct_and_flexible_batches)
     insert(f->client, "uniform", ITEMS, 1, NULL);
     assert_int_equal(batches_pass(larger, 1), ITEMS + 1);
     assert_int_equal(batches_pass(ahead, 1), ITEMS + 1);
-    rp_sampler_destroy(&larger);
-    rp_sampler_destroy(&ahead);
-    options.batch_size = BATCH;
-    options.distinct = options.on_demand = 0;
-    options.fill = RP_FILL_AT_ONCE;
-    rp_sampler *sampler = rp_sampler_new(f->client, "ratio", &options, &err);
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "ratio", .batch_size = BATCH, .fill = RP_FILL_AT_ONCE);
     for (uint32_t b = 0; b < 20; b++) /* there is room for 1,440 samples */
         assert_int_equal(batches_pass(sampler, 1), BATCH);
-    rp_sampler_destroy(&sampler);
 }
 
 /* max_samples is exact, and a sampler may be destroyed at any time. */
 CASE(samplers_end_at_any_time)
 {
     static const char *const names[] = {"uniform", "ratio", "queue", "prioritized"};
-    rp_sampler_options options = {.struct_size = sizeof options};
-    rp_batch *batch;
     for (uint32_t t = 0; t < 4; t++)
         insert(f->client, names[t], 0, 200, NULL);
     for (uint32_t i = 0; i < 64; i++) {
-        options = (rp_sampler_options){.struct_size = sizeof options,
-                                       .batch_size = 1 + i % 40,
-                                       .on_demand = i / 4 % 2,
-                                       .fill = (i / 8 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
-                                       .distinct = i / 16 % 2};
-        rp_sampler *sampler = must(rp_sampler_new(f->client, names[i % 2 * 3], &options, &err));
-        batch = NULL;
+        SCOPED(rp_batch) batch = NULL; /* it goes after its sampler */
+        SCOPED(rp_sampler)
+        sampler = SAMPLER(f->client, names[i % 2 * 3], .batch_size = 1 + i % 40, .on_demand = i / 4 % 2,
+                          .fill = (i / 8 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT, .distinct = i / 16 % 2);
         rp_status status = i % 5 ? rp_sampler_next(sampler, &batch, i % 3, &err) : RP_DEADLINE_EXCEEDED;
         assert_true(status == RP_OK || status == RP_DEADLINE_EXCEEDED);
-        rp_sampler_destroy(&sampler);
-        rp_batch_release(&batch);
     }
     for (uint32_t t = 0; t < 3; t++) {
         uint32_t seen[200] = {0};
-        options = (rp_sampler_options){
-            .struct_size = sizeof options, .batch_size = 50, .max_samples = 137, .on_demand = t == 0};
-        rp_sampler *sampler = must(rp_sampler_new(f->client, names[t], &options, &err));
+        SCOPED(rp_sampler)
+        sampler = SAMPLER(f->client, names[t], .batch_size = 50, .max_samples = 137, .on_demand = t == 0);
         assert_int_equal(take_all(sampler, seen), 137);
-        rp_sampler_destroy(&sampler);
     }
-}
-
-/* Returns the samples that the limiters of all shards have counted. */
-static uint64_t charged(rp_client *client, const char *table)
-{
-    return asked_table(client, table, "limiter.samples");
 }
 
 /* What a sampler has got ahead stays charged when it ends: 48 batches for each shard at most, and nothing without prefetch. */
@@ -623,14 +541,14 @@ CASE(what_a_sampler_leaves_charged)
     enum { BATCH = 4 };
     insert(f->client, "ratio", 0, 200, NULL);
     for (uint32_t on_demand = 2; on_demand-- > 0;) {
-        rp_sampler *sampler = new_sampler(f->client, "ratio", BATCH, on_demand);
+        rp_sampler *sampler = SAMPLER(f->client, "ratio", .batch_size = BATCH, .on_demand = on_demand);
         for (uint32_t i = 0; i < 20; i++, given += BATCH) {
             batches_pass(sampler, 1);
             if (on_demand)
-                assert_int_equal(charged(f->client, "ratio"), given + BATCH);
+                assert_int_equal(asked_table(f->client, "ratio", "limiter.samples"), given + BATCH);
         }
         rp_sampler_destroy(&sampler);
-        uint64_t left = charged(f->client, "ratio") - given;
+        uint64_t left = asked_table(f->client, "ratio", "limiter.samples") - given;
         assert_in_range(left, 0, on_demand ? 0 : 48 * SHARDS * BATCH);
     }
 }
@@ -638,32 +556,30 @@ CASE(what_a_sampler_leaves_charged)
 /* With more items in a batch than a shard's limiter lets the cursor move, samplers would wait for each other. */
 CASE(a_batch_above_the_buffer_is_refused)
 {
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1000};
-    assert_null(rp_sampler_new(f->client, "ratio", &options, &err));
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    must_fail_new(rp_sampler_new(f->client, "ratio", OPTIONS(rp_sampler, .batch_size = 1000), &err),
+                  RP_INVALID_ARGUMENT, NULL);
+}
+
+/* Batches that a sampler has or has asked for, after it gave 64. */
+static uint64_t ahead_of(rp_sampler *sampler)
+{
+    batches_pass(sampler, 64);
+    rp_sampler_stats stats = stats_of(sampler);
+    return stats.ready + stats.requested;
 }
 
 /* Batches ahead are as old as they are many: only a caller that waits for them gets more than it needs. */
 CASE(a_caller_that_waits_gets_more_batches_ahead)
 {
     enum { LEAST = 2 * SHARDS, ROUNDS = 2000 };
-    struct timespec pause = {.tv_nsec = 100000};
     insert(f->client, "uniform", 0, 200, NULL);
-    rp_sampler *sampler = new_sampler(f->client, "uniform", 32, 0);
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "uniform", .batch_size = 32);
     uint64_t ahead = 0;
-    int64_t end = clock_ns() + WAIT * NS_PER_MS;
-    while (ahead <= LEAST && clock_ns() < end) {
-        batches_pass(sampler, 64);
-        rp_sampler_stats stats = stats_of(sampler);
-        ahead = stats.ready + stats.requested;
-    }
-    assert_true(ahead > LEAST);
+    wait_until((ahead = ahead_of(sampler)) > LEAST);
     for (uint32_t i = 0; i < ROUNDS && ahead > LEAST; i++) {
-        while (stats_of(sampler).requested) /* the caller is slower than the shards */
-            nanosleep(&pause, NULL);
+        wait_until(!stats_of(sampler).requested); /* the caller is slower than the shards */
         ahead = stats_of(sampler).ready;
         batches_pass(sampler, 1);
     }
     assert_in_range(ahead, 1, LEAST);
-    rp_sampler_destroy(&sampler);
 }

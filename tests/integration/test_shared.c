@@ -4,11 +4,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "replay/admin.h"
-#include "replay/client.h"
-#include "replay/collective.h"
-#include "replay/sampler.h"
-#include "replay/writer.h"
+#include "tests/support/asked.h"
 #include "tests/support/naive.h"
 #include "tests/support/numbers.h"
 #include "tests/support/shardbed.h"
@@ -42,10 +38,8 @@ static void stream_open(struct stream *self, rp_client *client, uint32_t chunk_l
 {
     const rp_column column = {
         .name = "frame", .dtype = RP_DTYPE_UINT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {WORDS}};
-    rp_writer_options options = {
-        .struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = chunk_length + STEPS};
     *self = (struct stream){.plain = plain};
-    self->writer = must(rp_writer_new(client, &column, 1, &options, WAIT, &err));
+    self->writer = WRITER(client, &column, 1, .chunk_length = chunk_length, .keep_alive = chunk_length + STEPS);
 }
 
 static void stream_write(struct stream *self, const char *table, uint32_t items)
@@ -67,6 +61,13 @@ static void stream_add(struct stream *self, const char *table, uint32_t items)
 {
     stream_write(self, table, items);
     ok(rp_writer_flush(self->writer, 0, WAIT, &err));
+}
+
+/* Opens a stream and writes as many items as the table holds. */
+static void stream_fill(struct stream *self, rp_client *client, uint32_t chunk_length, bool plain)
+{
+    stream_open(self, client, chunk_length, plain);
+    stream_add(self, "t", ITEMS);
 }
 
 static void stream_close(struct stream *self)
@@ -91,26 +92,22 @@ static bool is_whole(const rp_batch *batch, bool plain)
 
 static void take(rp_sampler *sampler, bool plain)
 {
-    rp_batch *batch = batch_next(sampler);
+    SCOPED(rp_batch) batch = batch_next(sampler);
     assert_true(is_whole(batch, plain));
-    rp_batch_release(&batch);
 }
 
 static rp_sampler *sampler_of(rp_client *client, uint32_t threads)
 {
-    rp_sampler_options options = {
-        .struct_size = sizeof options, .batch_size = BATCH, .in_flight = 8, .gather_threads = threads};
-    return must(rp_sampler_new(client, "t", &options, &err));
+    return SAMPLER(client, "t", .batch_size = BATCH, .in_flight = 8, .gather_threads = threads);
 }
 
 /* Two samplers at once, one of which gathers with several threads, and two after them: what the first have asked for is still under
  * way then. */
 static void check_samplers(const char *service, uint32_t chunk_length, bool plain, uint32_t shards)
 {
-    rp_client *client = must(rp_client_connect(service, NULL, WAIT, &err));
+    SCOPED(rp_client) client = CONNECT(service);
     struct stream stream;
-    stream_open(&stream, client, chunk_length, plain);
-    stream_add(&stream, "t", ITEMS);
+    stream_fill(&stream, client, chunk_length, plain);
     for (uint32_t again = 0; again < 2; again++) {
         rp_sampler *samplers[] = {sampler_of(client, 1), sampler_of(client, 3)};
         for (uint32_t i = 0; i < 12; i++)
@@ -124,7 +121,6 @@ static void check_samplers(const char *service, uint32_t chunk_length, bool plai
         }
     }
     stream_close(&stream);
-    rp_client_destroy(&client);
 }
 
 TEST(the_same_batches_as_by_the_socket)
@@ -162,13 +158,12 @@ TEST(each_shard_shares_its_memory)
 CASE(a_broker_is_killed_and_started_again)
 {
     broker_process_start(f, tables, NULL);
-    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
-    rp_sampler *sampler = sampler_of(client, 1);
+    SCOPED(rp_client) client = CONNECT(f->service);
+    SCOPED(rp_sampler) sampler = sampler_of(client, 1);
     uint64_t before = 0;
     for (uint32_t round = 0; round < 3; round++) {
         struct stream stream;
-        stream_open(&stream, client, 10, true);
-        stream_add(&stream, "t", ITEMS);
+        stream_fill(&stream, client, 10, true);
         stream_close(&stream);
         for (uint32_t i = 0; i < 20; i++)
             take(sampler, true);
@@ -179,14 +174,6 @@ CASE(a_broker_is_killed_and_started_again)
         broker_process_stop(f, SIGKILL);
         broker_process_again(f, NULL);
     }
-    rp_sampler_destroy(&sampler);
-    rp_client_destroy(&client);
-}
-
-static int end_wait(void *ctx)
-{
-    (void)ctx;
-    return 1;
 }
 
 /* A reply that has come and was not read is given up with the sampler: an answer that is due at another broker keeps what is left of it
@@ -199,18 +186,17 @@ TEST(a_sampler_leaves_nothing_at_a_client_that_goes_first)
     for (uint32_t i = 0; i < 2; i++) {
         struct stream stream;
         broker_process_start(&brokers[i], tables, NULL);
-        clients[i] = must(rp_client_connect(brokers[i].service, NULL, WAIT, &err));
-        stream_open(&stream, clients[i], 10, true);
-        stream_add(&stream, "t", ITEMS);
+        clients[i] = CONNECT(brokers[i].service);
+        stream_fill(&stream, clients[i], 10, true);
         stream_close(&stream);
     }
     const rp_source sources[] = {{clients[0], "t", 0.5}, {clients[1], "t", 0.5}};
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = BATCH, .on_demand = 1};
-    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err));
+    rp_sampler *sampler =
+        must(rp_sampler_new_mixed(sources, 2, OPTIONS(rp_sampler, .batch_size = BATCH, .on_demand = 1), &err));
     take(sampler, true);
     for (uint32_t i = 0; i < 2; i++)
         kill(brokers[i].pid, SIGSTOP);
-    rp_wait_set(end_wait, NULL);
+    rp_wait_set(stop_wait, NULL);
     assert_int_equal(rp_sampler_next(sampler, &batch, -1, &err), RP_CANCELLED);
     rp_wait_set(NULL, NULL);
     kill(brokers[0].pid, SIGCONT);
@@ -232,15 +218,17 @@ struct reader {
     uint64_t batches, overtaken, torn; /* atomic */
 };
 
-/* Never returns: the library has no thread here, so a client may be made. */
+/* Never returns: the library has no thread here, so a client may be made. A check that fails would end the parent's fixture. */
 static void read_for_ever(struct reader *self, const char *service)
 {
     rp_client *client = rp_client_connect(service, NULL, WAIT, &err);
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = BATCH / 2, .in_flight = 16};
-    rp_sampler *sampler = client ? rp_sampler_new(client, "t", &options, &err) : NULL;
+    const rp_sampler_options *options = OPTIONS(rp_sampler, .batch_size = BATCH / 2, .in_flight = 16);
+    rp_sampler *sampler = client ? rp_sampler_new(client, "t", options, &err) : NULL;
+    if (!sampler)
+        _exit(1);
     rp_sampler_stats stats = {.struct_size = sizeof stats};
     rp_batch *batch = NULL;
-    while (sampler && rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK) {
+    while (rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK) {
         __atomic_add_fetch(&self->torn, !is_whole(batch, true), __ATOMIC_RELAXED);
         rp_batch_release(&batch);
         rp_sampler_get_stats(sampler, &stats);
@@ -262,16 +250,10 @@ static struct reader *reader_start(const char *service)
     return self;
 }
 
-static int has_read(void *ctx)
-{
-    struct reader *const *one = ctx;
-    return __atomic_load_n(&one[0]->batches, __ATOMIC_ACQUIRE) >= one[1]->batches;
-}
-
 static void await_batches(struct reader *self, uint64_t more)
 {
-    struct reader until = {.batches = __atomic_load_n(&self->batches, __ATOMIC_RELAXED) + more};
-    assert_true(process_await(has_read, (struct reader *[]){self, &until}));
+    uint64_t until = __atomic_load_n(&self->batches, __ATOMIC_RELAXED) + more;
+    wait_until(__atomic_load_n(&self->batches, __ATOMIC_ACQUIRE) >= until);
 }
 
 static void reader_end(struct reader *self)
@@ -297,10 +279,9 @@ CASE(a_stopped_sampler_loses_its_loan_and_reads_nothing_torn)
     /* 1 MiB of samples is kept: fewer than one reader asks for. */
     broker_process_start(f, tables, "memory_limit: 16MiB\n");
     struct reader *reader = reader_start(f->service); /* first: a client here has threads */
-    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
+    SCOPED(rp_client) client = CONNECT(f->service);
     struct stream stream;
-    stream_open(&stream, client, 4, true);
-    stream_add(&stream, "t", ITEMS);
+    stream_fill(&stream, client, 4, true);
     rp_sampler *other = sampler_of(client, 1);
     struct rng rng = rng_of(7);
     for (uint32_t round = 0; round < 100 && (round < 4 || !reader->overtaken); round++) {
@@ -318,7 +299,6 @@ CASE(a_stopped_sampler_loses_its_loan_and_reads_nothing_torn)
     reader_end(reader);
     rp_sampler_destroy(&other);
     stream_close(&stream);
-    rp_client_destroy(&client);
 }
 
 CASE(samplers_that_are_killed_harm_nobody)
@@ -327,10 +307,9 @@ CASE(samplers_that_are_killed_harm_nobody)
     struct reader *readers[4];
     for (uint32_t i = 0; i < 4; i++)
         readers[i] = reader_start(f->service);
-    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
+    SCOPED(rp_client) client = CONNECT(f->service);
     struct stream stream;
-    stream_open(&stream, client, 10, true);
-    stream_add(&stream, "t", ITEMS);
+    stream_fill(&stream, client, 10, true);
     rp_sampler *other = sampler_of(client, 1);
     for (uint32_t i = 0; i < 4; i++) {
         await_batches(readers[i], 3);
@@ -340,19 +319,9 @@ CASE(samplers_that_are_killed_harm_nobody)
     }
     rp_sampler_destroy(&other);
     stream_close(&stream);
-    rp_client_destroy(&client);
 }
 
 /* ---- writers ---- */
-
-static uint64_t figure(rp_client *client, const char *path)
-{
-    rp_info *info = NULL;
-    ok(rp_admin_info(client, NULL, 0, WAIT, &info, &err));
-    uint64_t value = rp_info_u64(info, path);
-    rp_info_free(&info);
-    return value;
-}
 
 TEST(the_broker_says_who_writes_so)
 {
@@ -363,14 +332,14 @@ TEST(the_broker_says_who_writes_so)
         broker_process_start(&broker, tables, i == 1 ? "shared_memory: false\n" : NULL);
         if (i == 2)
             setenv("REPLAY_SHM", "0", 1);
-        rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
-        stream_open(&stream, client, i == 3 ? 5 : 10, true); /* half as long: too small for frames of their own */
-        stream_add(&stream, "t", ITEMS);
-        assert_int_equal(figure(client, "server.shared_clients"), shares);
+        rp_client *client = CONNECT(broker.service);
+        stream_fill(&stream, client, i == 3 ? 5 : 10, true); /* half as long: too small for frames of their own */
+        assert_int_equal(asked_number(client, "server.shared_clients"), shares);
         /* 1.2 MB of chunks: in frames, or beside them. */
-        assert_true(shares ? figure(client, "server.bytes_in") < 200000 : figure(client, "server.bytes_in") > 1000000);
+        assert_true(shares ? asked_number(client, "server.bytes_in") < 200000
+                           : asked_number(client, "server.bytes_in") > 1000000);
         stream_close(&stream);
-        assert_int_equal(figure(client, "server.shared_clients"), 0);
+        assert_int_equal(asked_number(client, "server.shared_clients"), 0);
         rp_client_destroy(&client);
         unsetenv("REPLAY_SHM");
         broker_process_fini(&broker);
@@ -384,10 +353,8 @@ TEST(a_broker_is_killed_while_it_reads_a_writer, tempdir_enter, tempdir_leave)
     enum { ROUNDS = 4 };
     struct broker_process broker;
     struct stream stream;
-    char more[256];
-    snprintf(more, sizeof more, "folder: %s\njournal: 1s\n", tempdir_at("state"));
-    broker_process_start(&broker, large, more);
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    broker_process_start(&broker, large, textf("folder: %s/state\njournal: 1s\n", tempdir));
+    rp_client *client = CONNECT(broker.service);
     stream_open(&stream, client, 10, true);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         stream_write(&stream, "t", ITEMS);
@@ -398,11 +365,8 @@ TEST(a_broker_is_killed_while_it_reads_a_writer, tempdir_enter, tempdir_leave)
         broker_process_again(&broker, NULL);
     }
     ok(rp_writer_flush(stream.writer, 0, WAIT, &err));
-    rp_info *info = NULL;
-    ok(rp_admin_info(client, "t", 0, WAIT, &info, &err));
-    assert_int_equal(rp_info_u64(rp_info_find(info, "tables", "t"), "size"), 2 * ROUNDS * ITEMS);
-    assert_int_equal(rp_info_u64(info, "server.shared_clients"), 1);
-    rp_info_free(&info);
+    assert_int_equal(asked_table(client, "t", "size"), 2 * ROUNDS * ITEMS);
+    assert_int_equal(asked_number(client, "server.shared_clients"), 1);
     rp_sampler *sampler = sampler_of(client, 1);
     for (uint32_t i = 0; i < 100; i++)
         take(sampler, true);
@@ -418,7 +382,7 @@ CASE(a_broker_comes_back_without_a_table)
     enum { MANY = 10000 }; /* 40 MB */
     struct stream stream;
     broker_process_start(f, "  - {name: t, max_size: 300}\n  - {name: u, max_size: 300}\n", NULL);
-    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
+    SCOPED(rp_client) client = CONNECT(f->service);
     stream_open(&stream, client, 10, true);
     stream_add(&stream, "u", ITEMS);
     broker_process_stop(f, SIGTERM);
@@ -427,21 +391,15 @@ CASE(a_broker_comes_back_without_a_table)
     assert_int_equal(rp_writer_flush(stream.writer, 0, WAIT, &err), RP_NOT_FOUND);
     stream_add(&stream, "u", ITEMS);
     stream_close(&stream);
-    rp_client_destroy(&client);
 }
 
 static void write_for_ever(const char *service)
 {
-    rp_client *client = rp_client_connect(service, NULL, WAIT, &err);
+    rp_client *client = CONNECT(service);
     struct stream stream;
     stream_open(&stream, client, 10, true);
     for (;;)
         stream_write(&stream, "t", ITEMS);
-}
-
-static int has_no_writer(void *client)
-{
-    return figure(client, "server.shared_clients") == 1; /* the sampler */
 }
 
 CASE(writers_that_are_killed_leave_nothing_torn)
@@ -454,8 +412,8 @@ CASE(writers_that_are_killed_leave_nothing_torn)
             write_for_ever(f->service);
         assert_true(writers[i] > 0);
     }
-    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
-    rp_sampler *sampler = sampler_of(client, 1);
+    SCOPED(rp_client) client = CONNECT(f->service);
+    SCOPED(rp_sampler) sampler = sampler_of(client, 1);
     for (uint32_t i = 0; i < 3; i++) {
         for (uint32_t k = 0; k < 20; k++)
             take(sampler, true);
@@ -464,7 +422,5 @@ CASE(writers_that_are_killed_leave_nothing_torn)
     }
     for (uint32_t k = 0; k < 20; k++)
         take(sampler, true);
-    assert_true(process_await(has_no_writer, client));
-    rp_sampler_destroy(&sampler);
-    rp_client_destroy(&client);
+    wait_until(asked_number(client, "server.shared_clients") == 1); /* the sampler */
 }

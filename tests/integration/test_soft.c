@@ -7,9 +7,8 @@
     "  - {name: t, max_size: 1000, soft_capacity: true, sampler: {kind: fifo}, remover: {kind: "                       \
     "fifo}, limiter: {kind: none}}\n"
 
-static void fill(struct embed *embed, struct testpeer *peer, uint64_t first, uint32_t n)
+static void fill(struct testpeer *peer, uint64_t first, uint32_t n)
 {
-    (void)embed;
     for (uint32_t i = 0; i < n; i += 50) {
         testpeer_insert(peer, "t", first + i, n - i < 50 ? n - i : 50, 1);
         testpeer_heartbeat(peer, 0, false);
@@ -21,7 +20,7 @@ EMBED_TEST(the_surplus_stays_until_the_interval_is_over, SOFT, NULL)
 {
     struct testpeer *peer = testpeer_opened(embed, false);
     struct table *table = embed_table(embed, "t");
-    fill(embed, peer, 1, 1200);
+    fill(peer, 1, 1200);
     assert_int_equal(table->in.size, 1200);
     assert_int_equal(table->stats.evicted, 0);
     embed_advance(embed, 900);
@@ -33,7 +32,7 @@ EMBED_TEST(the_surplus_stays_until_the_interval_is_over, SOFT, NULL)
     assert_int_equal(table->limiter.deletes, 200);
     assert_int_equal(table_find(table, 200), UINT32_MAX);
     assert_true(table_find(table, 201) != UINT32_MAX);
-    fill(embed, peer, 5000, 100);
+    fill(peer, 5000, 100);
     embed_advance(embed, 1001);
     assert_int_equal(table->in.size, 1000);
 }
@@ -44,7 +43,7 @@ EMBED_TEST(growth_is_bounded, SOFT, NULL)
     struct testpeer *peer = testpeer_opened(embed, false);
     struct table *table = embed_table(embed, "t");
     for (uint64_t i = 0; i < 30; i++) {
-        fill(embed, peer, 1 + i * 100, 100);
+        fill(peer, 1 + i * 100, 100);
         assert_true(table->in.size <= 1251);
     }
     assert_true(table->in.size >= 1249);
@@ -54,7 +53,7 @@ EMBED_TEST(growth_is_bounded, SOFT, NULL)
 EMBED_TEST(a_reset_during_the_removal_leaves_new_items_alone, SOFT, NULL)
 {
     struct testpeer *peer = testpeer_opened(embed, false);
-    fill(embed, peer, 1, 1240);
+    fill(peer, 1, 1240);
     struct table *table = embed_table(embed, "t");
     table_remove_surplus(table);
     table_remove_surplus(table); /* under way: not twice */

@@ -1,10 +1,5 @@
 /* A broker that holds many times its memory: a real process, with real files. */
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-
-#include "tests/support/facts.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
 #include "tests/support/testpeer.h"
@@ -18,25 +13,20 @@
 struct world {
     struct broker_process broker;
     struct twin_folder folder;
-    void *context;
     struct testpeer *writer;
     uint64_t keys; /* 1 .. keys are in the table */
 };
 
 static struct testpeer *connect_peer(struct world *self)
 {
-    return testpeer_connect(self->context, self->broker.service);
+    return testpeer_connect(self->broker.service);
 }
 
-/* format: of keys, with %s for the folder. */
-static void begin(struct world *self, const char *format)
+/* keys: further ones of the configuration. */
+static void begin(struct world *self, const char *keys)
 {
-    char more[400];
-    *self = (struct world){0};
     twin_folder_init(&self->folder);
-    snprintf(more, sizeof more, format, self->folder.path);
-    broker_process_start(&self->broker, TABLE, more);
-    self->context = zmq_ctx_new();
+    broker_process_start(&self->broker, TABLE, textf("folder: %s\nmemory_limit: 64MiB\n%s", self->folder.path, keys));
     self->writer = connect_peer(self);
     static const struct testpeer_column column = {"x", "uint8", 1, {ITEM}, ITEM};
     testpeer_open_with(self->writer, false, &column, 1);
@@ -45,7 +35,6 @@ static void begin(struct world *self, const char *format)
 static void end(struct world *self)
 {
     testpeer_close(self->writer);
-    zmq_ctx_term(self->context);
     broker_process_fini(&self->broker);
     twin_folder_fini(&self->folder);
 }
@@ -83,9 +72,8 @@ static bool insert(struct world *self)
     return true;
 }
 
-static int all_resolved(void *ctx)
+static bool all_resolved(struct world *self)
 {
-    struct world *self = ctx;
     testpeer_heartbeat(self->writer, 0, false);
     assert_int_equal(self->writer->credit->n_rejections, 0);
     testpeer_forget(self->writer);
@@ -96,7 +84,7 @@ static void insert_all(struct world *self, uint64_t items)
 {
     while (self->keys < items)
         insert(self);
-    assert_true(process_await(all_resolved, self));
+    wait_until(all_resolved(self));
 }
 
 static void check(const struct testpeer_answer *answer)
@@ -131,16 +119,7 @@ static void fetch_all(struct world *self)
 
 static uint64_t resident(const struct world *self)
 {
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/%d/status", (int)self->broker.pid);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    unsigned long long kib = 0;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "VmRSS: %llu", &kib) == 1)
-            break;
-    fclose(file);
-    return kib * 1024;
+    return process_memory(self->broker.pid, "VmRSS");
 }
 
 static bool is_instrumented(void)
@@ -151,7 +130,7 @@ static bool is_instrumented(void)
 
 CASE(eight_times_memory)
 {
-    begin(f, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 8MiB}\nmemory_limit: 64MiB\n");
+    begin(f, "journal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 8MiB}\n");
     uint64_t before = resident(f), most = 0;
     while (f->keys < 64 * MIB / ITEM) {
         insert_all(f, f->keys + 256);
@@ -184,7 +163,7 @@ static const struct testpeer_answer *look(struct testpeer *peer, uint64_t id)
 
 CASE(samplers_and_a_writer_at_once)
 {
-    begin(f, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
+    begin(f, "journal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 2MiB}\n");
     insert_all(f, 1024);
     enum { SAMPLERS = 6 };
     struct testpeer *peers[SAMPLERS];
@@ -212,7 +191,7 @@ CASE(samplers_and_a_writer_at_once)
             zmq_poll(NULL, 0, 1);
     }
     assert_true(answered >= 300);
-    assert_true(process_await(all_resolved, f));
+    wait_until(all_resolved(f));
     for (uint32_t i = 0; i < SAMPLERS; i++) {
         check(testpeer_await(peers[i], ids[i]));
         testpeer_close(peers[i]);
@@ -222,7 +201,7 @@ CASE(samplers_and_a_writer_at_once)
 
 CASE(killed_and_started_again)
 {
-    begin(f, "folder: %s\njournal: never\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
+    begin(f, "journal: never\nstorage: {memory: 2MiB}\n");
     insert_all(f, 2048);
     fetch_all(f);
     broker_process_stop(&f->broker, SIGKILL);
@@ -235,66 +214,5 @@ CASE(killed_and_started_again)
         check(testpeer_sampled(peer, "t", 64));
         testpeer_forget(peer);
     }
-    testpeer_close(peer);
-}
-
-/* Counts the half MiB of all segments; flip: turns a byte of each over. */
-static uint32_t visit_files(const struct world *self, bool flip)
-{
-    uint32_t n = 0;
-    DIR *folder = opendir(self->folder.path);
-    for (struct dirent *entry; (entry = readdir(folder));) {
-        if (strncmp(entry->d_name, "segment-", 8) != 0)
-            continue;
-        int file = openat(dirfd(folder), entry->d_name, O_RDWR);
-        struct stat info;
-        assert_true(file >= 0 && fstat(file, &info) == 0);
-        for (off_t at = MIB / 2; at < info.st_size; at += MIB / 2, n++) {
-            uint8_t byte;
-            if (!flip)
-                continue;
-            assert_int_equal(pread(file, &byte, 1, at), 1);
-            byte ^= 0x55;
-            assert_int_equal(pwrite(file, &byte, 1, at), 1);
-        }
-        close(file);
-    }
-    closedir(folder);
-    return n;
-}
-
-/* Chunks are written after their items are confirmed. */
-static int files_are_large(void *ctx)
-{
-    return visit_files(ctx, false) >= 10;
-}
-
-CASE(damaged_files)
-{
-    begin(f, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 1MiB}\nmemory_limit: 64MiB\n");
-    insert_all(f, 1024);
-    assert_true(process_await(files_are_large, f));
-    visit_files(f, true);
-    struct testpeer *peer = connect_peer(f);
-    uint32_t lost = 0;
-    for (uint64_t key = 1; key <= f->keys; key++) {
-        const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &key);
-        if (answer->status == RP_DATA_LOSS) {
-            assert_true(facts_within(answer->text, "could not be read from the broker's disk"));
-            lost++;
-        } else {
-            check(answer);
-        }
-        testpeer_forget(peer);
-    }
-    /* Some were still in memory; hardly any byte lies between chunks. */
-    assert_in_range(lost, 5, 20);
-    for (uint32_t i = 0; i < 50; i++) {
-        const struct testpeer_answer *answer = testpeer_sampled(peer, "t", 64);
-        check(answer);
-        assert_int_equal(answer->reply->sample->n_key, 64);
-        testpeer_forget(peer);
-    }
-    assert_int_equal(testpeer_table_info(peer, "t")->size, f->keys - lost);
     testpeer_close(peer);
 }

@@ -1,13 +1,14 @@
-/* Brokers that must not start, and brokers that must go on: a path that is taken, too few descriptors. */
+/* Brokers that must not start, and brokers that must go on: a path that is taken, too few descriptors, signals. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
+
+#define ANY_PORTS "--set service=tcp://127.0.0.1:0 --set ingest=tcp://127.0.0.1:0 --set events=tcp://127.0.0.1:0"
 
 static const char tables[] = "  - {name: t, max_size: 10}\n";
 
@@ -25,71 +26,70 @@ static int run_another(const struct broker_process *self, char *said, size_t siz
     return process_run(argv, NULL, 0, said, size);
 }
 
-static int serves(const char *service)
+static bool serves(const struct broker_process *self, const char *request)
 {
-    const char *argv[] = {process_env("RP_CTL"), "-e", service, "info", NULL};
+    const char *argv[] = {process_env("RP_CTL"), "-e", self->service, request, NULL};
     return process_run(argv, NULL, 0, NULL, 0) == 0;
 }
 
-static int serves_now(void *ctx)
+enum { MANY = 5 };
+struct fixture {
+    struct broker_process broker;
+    pid_t pids[MANY]; /* of brokers that start at once; 0: not started, or has ended */
+    int ended, wrong; /* how many of them; of those, not with 1 */
+};
+
+static void tear_down(struct fixture *f)
 {
-    return serves(((struct broker_process *)ctx)->service);
+    for (int i = 0; i < MANY; i++)
+        if (f->pids[i]) {
+            kill(f->pids[i], SIGKILL);
+            waitpid(f->pids[i], NULL, 0);
+        }
+    broker_process_fini(&f->broker);
 }
 
-FIXTURE(struct broker_process, (void), broker_process_fini)
+FIXTURE(struct fixture, (void), tear_down)
 
 CASE(a_path_that_is_taken_is_refused)
 {
     char said[1024] = "";
-    broker_process_start(f, tables, NULL);
-    assert_int_equal(run_another(f, said, sizeof said), 1);
-    assert_non_null(strstr(said, f->service));
-    assert_true(serves(f->service));
+    broker_process_start(&f->broker, tables, NULL);
+    assert_int_equal(run_another(&f->broker, said, sizeof said), 1);
+    assert_non_null(strstr(said, f->broker.service));
+    assert_true(serves(&f->broker, "info"));
 }
 
 CASE(what_a_killed_broker_left_is_no_obstacle)
 {
-    struct stat file;
-    broker_process_start(f, tables, NULL);
-    broker_process_stop(f, SIGKILL);
-    assert_int_equal(stat(file_in(f->dir, "service"), &file), 0);
-    broker_process_again(f, NULL);
-    assert_true(serves(f->service));
+    broker_process_start(&f->broker, tables, NULL);
+    broker_process_stop(&f->broker, SIGKILL);
+    assert_true(file_exists(file_in(f->broker.dir, "service")));
+    broker_process_again(&f->broker, NULL);
+    assert_true(serves(&f->broker, "info"));
 }
 
 CASE(a_file_at_the_path_is_kept)
 {
-    char path[128], said[1024] = "";
-    broker_process_start(f, tables, NULL);
-    broker_process_stop(f, SIGKILL);
-    snprintf(path, sizeof path, "%s/ingest", f->dir);
-    assert_int_equal(unlink(path), 0);
-    int file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
-    assert_int_equal(write(file, "mine", 4), 4);
-    close(file);
-    assert_int_equal(run_another(f, said, sizeof said), 1);
-    struct stat now;
-    assert_int_equal(stat(path, &now), 0);
-    assert_int_equal(now.st_size, 4);
+    char said[1024] = "";
+    broker_process_start(&f->broker, tables, NULL);
+    broker_process_stop(&f->broker, SIGKILL);
+    assert_int_equal(unlink(file_in(f->broker.dir, "ingest")), 0);
+    file_put(file_in(f->broker.dir, "ingest"), "mine");
+    assert_int_equal(run_another(&f->broker, said, sizeof said), 1);
+    assert_string_equal(file_text(file_in(f->broker.dir, "ingest")), "mine");
 }
 
-enum { MANY = 5 };
-struct race {
-    pid_t pids[MANY]; /* 0: has ended */
-    int ended, wrong;
-};
-
-static int all_but_one_ended(void *ctx)
+static bool all_but_one_ended(struct fixture *f)
 {
-    struct race *self = ctx;
     for (int i = 0, status; i < MANY; i++) {
-        if (!self->pids[i] || waitpid(self->pids[i], &status, WNOHANG) != self->pids[i])
+        if (!f->pids[i] || waitpid(f->pids[i], &status, WNOHANG) != f->pids[i])
             continue;
-        self->pids[i] = 0;
-        self->ended++;
-        self->wrong += !WIFEXITED(status) || WEXITSTATUS(status) != 1;
+        f->pids[i] = 0;
+        f->ended++;
+        f->wrong += !WIFEXITED(status) || WEXITSTATUS(status) != 1;
     }
-    return self->ended >= MANY - 1;
+    return f->ended >= MANY - 1;
 }
 
 static pid_t start_at_end_of(const int *start, const char *config)
@@ -112,34 +112,28 @@ static pid_t start_at_end_of(const int *start, const char *config)
 /* Of brokers that start at the same instant exactly one stays. */
 CASE(one_of_many_gets_the_path)
 {
-    struct race race = {.ended = 0};
     int start[2];
-    broker_process_start(f, tables, NULL);
-    broker_process_stop(f, SIGKILL);
+    broker_process_start(&f->broker, tables, NULL);
+    broker_process_stop(&f->broker, SIGKILL);
     assert_int_equal(pipe(start), 0);
     for (int i = 0; i < MANY; i++)
-        race.pids[i] = start_at_end_of(start, file_in(f->dir, "broker.yaml"));
+        f->pids[i] = start_at_end_of(start, file_in(f->broker.dir, "broker.yaml"));
     close(start[0]);
     close(start[1]);
-    int ended = process_await(all_but_one_ended, &race);
-    int served = ended && process_await(serves_now, f);
-    for (int i = 0; i < MANY; i++)
-        if (race.pids[i])
-            kill(race.pids[i], SIGKILL);
-    assert_true(ended);
-    assert_true(served);
-    assert_int_equal(race.ended, MANY - 1);
-    assert_int_equal(race.wrong, 0);
+    wait_until(all_but_one_ended(f));
+    wait_until(serves(&f->broker, "info"));
+    all_but_one_ended(f);
+    assert_int_equal(f->ended, MANY - 1);
+    assert_int_equal(f->wrong, 0);
 }
 
 /* ---- descriptors ---- */
 
 static int run_limited(const char *arguments, int files, char *said, size_t size)
 {
-    char line[512];
-    snprintf(line, sizeof line, "ulimit -n %d && exec timeout -s KILL 20 %s %s", files, process_env("RP_BROKER"),
-             arguments);
-    const char *argv[] = {"/bin/sh", "-c", line, NULL};
+    const char *argv[] = {
+        "/bin/sh", "-c",
+        textf("ulimit -n %d && exec timeout -s KILL 20 %s %s", files, process_env("RP_BROKER"), arguments), NULL};
     return process_run(argv, NULL, 0, said, size);
 }
 
@@ -152,10 +146,7 @@ static int needed(const char *text)
 
 TEST(too_few_descriptors_are_told)
 {
-    static const char *const arguments[] = {
-        "--set service=tcp://127.0.0.1:0 --set ingest=tcp://127.0.0.1:0 --set events=tcp://127.0.0.1:0",
-        "--set service=tcp://127.0.0.1:0 --set ingest=tcp://127.0.0.1:0 --set events=tcp://127.0.0.1:0 "
-        "--set io_threads=4"};
+    static const char *const arguments[] = {ANY_PORTS, ANY_PORTS " --set io_threads=4"};
     int need[2];
     for (int i = 0; i < 2; i++) {
         char said[1024] = "";
@@ -187,44 +178,34 @@ static void crowd_connect(struct crowd *self, const char *dir, const char *name)
     }
 }
 
-static int has_refused(void *ctx)
+static bool has_refused(const struct broker_process *broker)
 {
-    const struct broker_process *broker = ctx;
     return strstr(file_text(file_in(broker->dir, "log")), "B0007") != NULL;
-}
-
-/* A program that runs the broker with so few descriptors. */
-static void write_limited(const char *path, int files)
-{
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fprintf(file, "#!/bin/sh\nulimit -n %d\nexec %s \"$@\"\n", files, process_env("RP_BROKER"));
-    fclose(file);
-    assert_int_equal(chmod(path, 0700), 0);
 }
 
 /* With as few descriptors as it starts with, and with a disk, which takes most. */
 TEST(more_connections_than_descriptors, tempdir_enter, tempdir_leave)
 {
-    char said[1024] = "", more[300], program[512];
+    char said[1024] = "";
     run_limited("", 24, said, sizeof said);
-    write_limited(tempdir_at("limited"), needed(said) + 6); /* those that a program has open when it begins */
-    snprintf(program, sizeof program, "%s", process_env("RP_BROKER"));
-    snprintf(more, sizeof more, "folder: %s/data\nstorage: {memory: 32MiB}\ncheckpoint: {every: 1s}", tempdir);
+    const char *program = textf("%s", process_env("RP_BROKER")), *limited = tempdir_at("limited");
+    const char *script = textf("#!/bin/sh\nulimit -n %d\nexec %s \"$@\"\n", needed(said) + 6,
+                               program); /* 6: those that a program has open when it begins */
+    file_write(limited, script, strlen(script), 0700);
     struct broker_process broker;
-    setenv("RP_BROKER", tempdir_at("limited"), 1);
-    broker_process_start(&broker, tables, more);
+    setenv("RP_BROKER", limited, 1);
+    broker_process_start(&broker, tables,
+                         textf("folder: %s/data\nstorage: {memory: 32MiB}\ncheckpoint: {every: 1s}", tempdir));
     setenv("RP_BROKER", program, 1);
 
     struct crowd crowd = {.n = 0};
     crowd_connect(&crowd, broker.dir, "service");
     crowd_connect(&crowd, broker.dir, "ingest");
-    assert_true(process_await(has_refused, &broker));
+    wait_until(has_refused(&broker));
     for (int i = 0; i < crowd.n; i++)
         close(crowd.sockets[i]);
-    assert_true(process_await(serves_now, &broker));
-    const char *checkpoint[] = {process_env("RP_CTL"), "-e", broker.service, "checkpoint", NULL};
-    assert_int_equal(process_run(checkpoint, NULL, 0, NULL, 0), 0);
+    wait_until(serves(&broker, "info"));
+    assert_true(serves(&broker, "checkpoint"));
     assert_int_equal(broker_process_stop(&broker, SIGTERM), 0);
     broker_process_fini(&broker);
 }
@@ -233,18 +214,44 @@ TEST(more_connections_than_descriptors, tempdir_enter, tempdir_leave)
 
 TEST(no_signal_reaches_a_broker_that_goes)
 {
-    char program[512], said[1024] = "";
-    snprintf(program, sizeof program, "%s/tests/replay-broker-signals", process_env("RP_BUILD_DIR"));
-    const char *argv[] = {program,
-                          "--set",
-                          "service=tcp://127.0.0.1:0",
-                          "--set",
-                          "ingest=tcp://127.0.0.1:0",
-                          "--set",
-                          "events=tcp://127.0.0.1:0",
-                          "--endpoints-file",
-                          "/nowhere/at/all",
+    char said[1024] = "";
+    const char *argv[] = {"/bin/sh", "-c",
+                          textf("exec %s/tests/replay-broker-signals " ANY_PORTS " --endpoints-file /nowhere/at/all",
+                                process_env("RP_BUILD_DIR")),
                           NULL};
     assert_int_equal(process_run(argv, NULL, 0, said, sizeof said), 1);
     assert_non_null(strstr(said, "/nowhere/at/all"));
+}
+
+/* SIGHUP: the broker opens its log anew, at any time, and goes on to its last checkpoint. */
+static void await_text(const char *path, const char *text)
+{
+    wait_until(strstr(file_text(path), text));
+}
+
+TEST(a_hangup_opens_the_log_anew, tempdir_enter, tempdir_leave)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/broker.log", tempdir);
+    struct broker_process broker;
+    broker_process_start(&broker, tables, textf("log: {file: %s}\nfolder: %s/data\njournal: off\n", path, tempdir));
+    await_text(path, "B0001");
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rename(path, tempdir_at("broker.log.1")), 0);
+        assert_int_equal(kill(broker.pid, SIGHUP), 0);
+        await_text(path, "L0002");
+    }
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    rp_client_destroy(&client);
+    for (int i = 0; i < 100; i++)
+        kill(broker.pid, SIGHUP);
+    kill(broker.pid, SIGTERM);
+    for (int i = 0; i < 100; i++) /* also while it ends */
+        kill(broker.pid, SIGHUP);
+    int status = broker_process_stop(&broker, SIGHUP);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    await_text(path, "B0002");
+    assert_true(file_exists(tempdir_at("data/checkpoint-00000001.replay")));
+    broker_process_fini(&broker);
 }

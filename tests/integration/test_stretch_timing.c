@@ -162,11 +162,8 @@ static void list_all(struct embed *embed, struct testpeer *peer, const char *tab
     struct watch watch = {.phase = "list"};
     uint64_t cursor = 0, seen = 0;
     do {
-        Replay__List list = REPLAY__LIST__INIT;
-        list.table = (char *)(uintptr_t)table;
-        list.cursor = cursor;
-        TESTPEER_REQUEST(request, LIST, list, &list);
-        struct testpeer_answer *answer = timed_answer(embed, &watch, peer, testpeer_ask(peer, &request));
+        Replay__Request *request = REQUEST_OF(LIST, list, List, .table = testpeer_text(table), .cursor = cursor);
+        struct testpeer_answer *answer = timed_answer(embed, &watch, peer, testpeer_ask(peer, request));
         cursor = answer->reply->list->cursor;
         seen += answer->reply->list->n_items;
         testpeer_forget(peer);
@@ -189,13 +186,9 @@ static void change_many(struct embed *embed, struct testpeer *peer, const char *
     }
     struct watch update = {.phase = "update of 2048 keys"}, del = {.phase = "delete of 2048 keys"},
                  sample = {.phase = "sample of 4096 items"};
-    Replay__Update body = REPLAY__UPDATE__INIT;
-    body.table = (char *)(uintptr_t)table;
-    body.n_key = body.n_priority = KEYS;
-    body.key = keys;
-    body.priority = priorities;
-    TESTPEER_REQUEST(request, UPDATE, update, &body);
-    timed_answer(embed, &update, peer, testpeer_ask(peer, &request));
+    Replay__Request *request = REQUEST_OF(UPDATE, update, Update, .table = testpeer_text(table), .n_key = KEYS,
+                                          .key = keys, .n_priority = KEYS, .priority = priorities);
+    timed_answer(embed, &update, peer, testpeer_ask(peer, request));
     tell(&update);
     struct testpeer_answer *answer = timed_answer(embed, &sample, peer, testpeer_sample(peer, table, 4096, 0, 0));
     assert_int_equal(answer->reply->sample->n_key, 4096);
@@ -215,10 +208,8 @@ static void change_many(struct embed *embed, struct testpeer *peer, const char *
 static void reset(struct embed *embed, struct testpeer *peer, const char *table)
 {
     struct watch watch = {.phase = "reset"};
-    Replay__Reset body = REPLAY__RESET__INIT;
-    body.table = (char *)(uintptr_t)table;
-    TESTPEER_REQUEST(request, RESET, reset, &body);
-    struct testpeer_answer *answer = timed_answer(embed, &watch, peer, testpeer_ask(peer, &request));
+    Replay__Request *request = REQUEST_OF(RESET, reset, Reset, .table = testpeer_text(table));
+    struct testpeer_answer *answer = timed_answer(embed, &watch, peer, testpeer_ask(peer, request));
     assert_int_equal(answer->status, RP_OK);
     rest(embed, &watch);
     assert_int_equal(embed_table(embed, table)->in.size, 0);
@@ -227,13 +218,11 @@ static void reset(struct embed *embed, struct testpeer *peer, const char *table)
 
 static void large_table(const char *sampler)
 {
-    char tables[600];
-    snprintf(tables, sizeof tables,
-             "  - {name: t, max_size: 2000000, sampler: {kind: %s}, remover: {kind: fifo}, limiter: {kind: none}%s}\n",
-             sampler,
-             strcmp(sampler, "uniform") == 0
-                 ? ", extensions: [{kind: statistics}, {kind: priority_diffusion, radius: 2}]"
-                 : "");
+    const char *tables = textf(
+        "  - {name: t, max_size: 2000000, sampler: {kind: %s}, remover: {kind: fifo}, limiter: {kind: none}%s}\n",
+        sampler,
+        strcmp(sampler, "uniform") == 0 ? ", extensions: [{kind: statistics}, {kind: priority_diffusion, radius: 2}]"
+                                        : "");
     struct embed embed;
     embed_start_real(&embed, tables, "memory_limit: 4GiB\n");
     struct testpeer *peer = open_wide(&embed, "t");
@@ -250,11 +239,9 @@ static void large_table(const char *sampler)
 static void removal_en_masse(const char *unused)
 {
     (void)unused;
-    char tables[400];
-    snprintf(tables, sizeof tables,
-             "  - {name: t, max_size: %u, soft_capacity: true, sampler: {kind: prioritized}, "
-             "remover: {kind: prioritized, exponent: -0.4}, limiter: {kind: none}}\n",
-             n_items / 5 * 4);
+    const char *tables = textf("  - {name: t, max_size: %u, soft_capacity: true, sampler: {kind: prioritized}, "
+                               "remover: {kind: prioritized, exponent: -0.4}, limiter: {kind: none}}\n",
+                               n_items / 5 * 4);
     struct embed embed;
     embed_start_real(&embed, tables, "memory_limit: 4GiB\n");
     struct table *table = embed_table(&embed, "t");
@@ -327,20 +314,13 @@ static void parameter_waiters(const char *unused)
     struct testpeer *learner = testpeer_new(&embed);
     for (uint32_t p = 0; p < n_peers; p++) {
         struct testpeer *peer = testpeer_new(&embed);
-        Replay__ParamsGet get = REPLAY__PARAMS_GET__INIT;
-        get.n_name = 1;
-        get.name = &name;
-        TESTPEER_REQUEST(request, PARAMS_GET, params_get, &get);
         for (uint32_t i = 0; i < EACH; i++)
-            testpeer_ask(peer, &request);
+            testpeer_ask(peer, REQUEST_OF(PARAMS_GET, params_get, ParamsGet, .n_name = 1, .name = &name));
         embed_settle(&embed);
     }
     assert_int_equal(embed.broker->peers.waits.count, n_peers * EACH);
     struct watch watch = {.phase = "waking those that wait for parameters"};
-    Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
-    put.name = name;
-    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
-    uint64_t id = testpeer_ask_with(learner, &request, 0, "weights", 7);
+    uint64_t id = testpeer_put(learner, name, 0, "weights", 7);
     assert_int_equal(timed_answer(&embed, &watch, learner, id)->status, RP_OK);
     rest(&embed, &watch);
     assert_int_equal(embed.broker->peers.waits.count, 0);
@@ -403,45 +383,20 @@ static void attempt(void (*run)(const char *), const char *what)
     assert_int_equal(too_long, 0);
 }
 
-TEST(a_large_prioritized_table_stays_within_the_bar)
-{
-    attempt(large_table, "prioritized");
-}
+#define STRETCH(title, ...)                                                                                            \
+    TEST(title)                                                                                                        \
+    {                                                                                                                  \
+        attempt(__VA_ARGS__);                                                                                          \
+    }
 
-TEST(a_large_uniform_table_stays_within_the_bar)
-{
-    attempt(large_table, "uniform");
-}
-
-TEST(a_large_max_heap_table_stays_within_the_bar)
-{
-    attempt(large_table, "max_heap");
-}
-
-TEST(removal_en_masse_stays_within_the_bar)
-{
-    attempt(removal_en_masse, NULL);
-}
-
-TEST(the_end_of_a_session_stays_within_the_bar)
-{
-    attempt(session_release, NULL);
-}
-
-TEST(waking_parameter_waiters_stays_within_the_bar)
-{
-    attempt(parameter_waiters, NULL);
-}
-
-TEST(leases_that_end_together_stay_within_the_bar)
-{
-    attempt(leases_end, "time");
-}
-
-TEST(the_end_of_a_client_with_leases_stays_within_the_bar)
-{
-    attempt(leases_end, "gone");
-}
+STRETCH(a_large_prioritized_table_stays_within_the_bar, large_table, "prioritized")
+STRETCH(a_large_uniform_table_stays_within_the_bar, large_table, "uniform")
+STRETCH(a_large_max_heap_table_stays_within_the_bar, large_table, "max_heap")
+STRETCH(removal_en_masse_stays_within_the_bar, removal_en_masse, NULL)
+STRETCH(the_end_of_a_session_stays_within_the_bar, session_release, NULL)
+STRETCH(waking_parameter_waiters_stays_within_the_bar, parameter_waiters, NULL)
+STRETCH(leases_that_end_together_stay_within_the_bar, leases_end, "time")
+STRETCH(the_end_of_a_client_with_leases_stays_within_the_bar, leases_end, "gone")
 
 int main(void)
 {

@@ -5,10 +5,10 @@
 
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
-#include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/numbers.h"
 #include "tests/support/process.h"
 
 static const char tables[] = "  - name: replay\n"
@@ -23,7 +23,6 @@ static const char tables[] = "  - name: replay\n"
                              "    signature: {x: [float32, 2, 3]}\n"
                              "  - name: ranked\n"
                              "    sampler: {kind: prioritized}\n";
-static const char sessions[] = "session: {expiry: 1s}\n";
 
 static const rp_column columns[] = {
     {.name = "x", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {3}},
@@ -32,30 +31,25 @@ static const rp_column columns[] = {
 };
 
 struct fixture {
-    struct broker_process broker;
-    rp_client *client;
+    SERVED;
     rp_writer *writer;
     int64_t step;
 };
 
 static void set_up(struct fixture *f)
 {
-    rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 200};
-    broker_process_start(&f->broker, tables, sessions);
-    f->client = must(rp_client_connect(f->broker.service, &options, 5000, &err));
+    served_start(f, tables, "session: {expiry: 1s}\n", OPTIONS(rp_client, .backoff_max_ms = 200));
 }
 
 static void tear_down(struct fixture *f)
 {
     rp_writer_destroy(&f->writer, 0, NULL);
-    rp_client_destroy(&f->client);
-    broker_process_fini(&f->broker);
+    served_stop(f);
 }
 
 static void open_writer(struct fixture *f, uint32_t chunk_length, uint64_t keep_alive)
 {
-    rp_writer_options options = {.struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = keep_alive};
-    f->writer = must(rp_writer_new(f->client, columns, 3, &options, 5000, &err));
+    f->writer = WRITER(f->client, columns, 3, .chunk_length = chunk_length, .keep_alive = keep_alive);
 }
 
 static void fill(int64_t n, float *x, uint8_t *image)
@@ -128,7 +122,7 @@ CASE(rows_come_back_as_they_were_written)
     }
     ok(rp_writer_flush(f->writer, 0, 5000, &err));
     for (int i = 0; i < ITEMS; i++) {
-        rp_batch *batch = NULL;
+        SCOPED(rp_batch) batch = NULL;
         ok(rp_admin_fetch(f->client, "replay", &keys[i], 1, 5000, &batch, &err));
         const rp_field_view *xs = rp_batch_find(batch, "xs"), *images = rp_batch_find(batch, "images");
         assert_int_equal(xs->shape[1], count[i]);
@@ -140,7 +134,6 @@ CASE(rows_come_back_as_they_were_written)
             assert_memory_equal((const uint8_t *)images->data + row * 400, image, sizeof image);
         }
         assert_int_equal(*(const int64_t *)rp_batch_find(batch, "last")->data, last[i]);
-        rp_batch_release(&batch);
     }
 }
 
@@ -152,8 +145,7 @@ static void write_flat(struct fixture *f, uint32_t n_columns, uint32_t chunk_len
         {.name = "flat", .dtype = RP_DTYPE_INT16, .codec = RP_CODEC_AUTO, .rank = 2, .shape = {3, 0}},
         {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO},
     };
-    rp_writer_options options = {.struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = 8};
-    f->writer = must(rp_writer_new(f->client, flat, n_columns, &options, 5000, &err));
+    f->writer = WRITER(f->client, flat, n_columns, .chunk_length = chunk_length, .keep_alive = 8);
     rp_slice slice = {.column = 1, .start = -2, .count = 2};
     for (int64_t i = 0; i <= items; i++) {
         const void *values[] = {"", "", &i};
@@ -168,14 +160,8 @@ static void write_flat(struct fixture *f, uint32_t n_columns, uint32_t chunk_len
 
 static rp_batch *take(struct fixture *f, const char *table, uint32_t n)
 {
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = n, .on_demand = 1};
-    rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
-    rp_batch *batch = NULL;
-    if (!sampler)
-        fail_msg("%s", err.text);
-    ok(rp_sampler_next(sampler, &batch, 5000, &err));
-    rp_sampler_destroy(&sampler);
-    return batch;
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, table, .batch_size = n, .on_demand = 1);
+    return batch_next(sampler);
 }
 
 /* Columns whose shape holds a 0 have no data, and their fields have their shape. */
@@ -184,7 +170,8 @@ CASE(shapes_may_hold_a_zero)
     for (uint32_t i = 0; i < 4; i++) {
         bool data = i % 2 == 0; /* or no column has any */
         write_flat(f, data ? 3 : 2, i < 2 ? 1 : 5, 20);
-        rp_batch *batch = take(f, "replay", 1), *more = take(f, "ranked", 20);
+        SCOPED(rp_batch) batch = take(f, "replay", 1);
+        SCOPED(rp_batch) more = take(f, "ranked", 20);
         const rp_field_view *none = rp_batch_find(batch, "none"), *flat = rp_batch_find(more, "flat");
         assert_int_equal(none->rank, 3);
         assert_int_equal(none->shape[0] * none->shape[1], 2);
@@ -198,8 +185,6 @@ CASE(shapes_may_hold_a_zero)
         assert_true(!n == !data);
         if (n)
             assert_int_equal(((const int64_t *)n->data)[1], 1);
-        rp_batch_release(&batch);
-        rp_batch_release(&more);
         ok(rp_admin_reset(f->client, "replay", 5000, NULL, &err));
         ok(rp_admin_reset(f->client, "ranked", 5000, NULL, &err));
     }
@@ -209,8 +194,7 @@ CASE(shapes_may_hold_a_zero)
 CASE(large_rows_travel_whole)
 {
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT64, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {30000}};
-    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 8};
-    f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &err);
+    f->writer = WRITER(f->client, &wide, 1, .keep_alive = 8);
     uint64_t *row = malloc(30000 * sizeof *row), key = 0;
     const void *values[] = {row};
     struct rng rng;
@@ -223,7 +207,7 @@ CASE(large_rows_travel_whole)
             key = item(f, "replay", 8);
     }
     ok(rp_writer_flush(f->writer, 0, 10000, &err));
-    rp_batch *batch = NULL;
+    SCOPED(rp_batch) batch = NULL;
     ok(rp_admin_fetch(f->client, "replay", &key, 1, 5000, &batch, &err));
     const uint64_t *data = rp_batch_find(batch, "w")->data;
     for (uint64_t step = 32; step < 40; step++) {
@@ -231,7 +215,6 @@ CASE(large_rows_travel_whole)
         for (int i = 0; i < 30000; i++)
             assert_int_equal(*data++, rng_next(&rng));
     }
-    rp_batch_release(&batch);
     free(row);
 }
 
@@ -246,16 +229,12 @@ CASE(a_held_back_table_is_explained_and_holds_back_nobody_else)
             item(f, "queue", 1);
         item(f, "replay", 1);
     }
-    assert_int_equal(rp_writer_flush(f->writer, 0, 300, &err), RP_DEADLINE_EXCEEDED);
-    assert_non_null(strstr(err.text, "5 items are unconfirmed"));
+    must_fail(rp_writer_flush(f->writer, 0, 300, &err), RP_DEADLINE_EXCEEDED, "5 items are unconfirmed");
     assert_true(facts_within(err.text, "table 'queue' holds back 5 items"));
     assert_int_equal(table_size(f, "replay"), 200);
     ok(rp_writer_flush(f->writer, 5, WAIT, &err));
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1};
-    options.max_samples = options.in_flight = 5;
-    rp_sampler *sampler = must(rp_sampler_new(f->client, "queue", &options, &err));
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "queue", .batch_size = 1, .max_samples = 5, .in_flight = 5);
     ok(rp_writer_flush(f->writer, 0, 5000, &err));
-    rp_sampler_destroy(&sampler);
 }
 
 /* ---- loss */
@@ -266,28 +245,31 @@ static int write_in_another_process(const char *service)
 {
     char byte = 'w';
     log_set_level(LEVEL_OFF);
-    rp_client *client = rp_client_connect(service, NULL, 5000, &err);
-    rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
-    rp_writer *writer = client ? rp_writer_new(client, columns, 3, &options, 5000, &err) : NULL;
+    SCOPED(rp_client) client = CONNECT(service);
+    SCOPED(rp_writer) writer = WRITER(client, columns, 3, .keep_alive = 3);
     float x[3];
     uint8_t image[400];
-    int bad = writer == NULL;
-    for (int64_t n = 0; !bad && n < 60; n++) {
+    for (int64_t n = 0; n < 60; n++) {
         const void *values[] = {x, image, &n};
         fill(n, x, image);
-        bad |= rp_writer_append(writer, values, 5000, &err) != RP_OK;
-        bad |= rp_writer_item_last(writer, n % 4 ? "replay" : "queue", 1, n < 3 ? 1 : 3, 5000, NULL, &err) != RP_OK;
+        ok(rp_writer_append(writer, values, 5000, &err));
+        ok(rp_writer_item_last(writer, n % 4 ? "replay" : "queue", 1, n < 3 ? 1 : 3, 5000, NULL, &err));
         if (n == 49) {
-            bad |= rp_writer_flush(writer, 3, 5000, &err) != RP_OK;
-            bad |= write(STDOUT_FILENO, &byte, 1) != 1 || read(STDIN_FILENO, &byte, 1) != 1;
+            ok(rp_writer_flush(writer, 3, 5000, &err));
+            assert_true(write(STDOUT_FILENO, &byte, 1) == 1 && read(STDIN_FILENO, &byte, 1) == 1);
         }
     }
-    if (!bad)
-        bad = rp_writer_destroy(&writer, 15000, &err) != RP_OK;
-    if (bad)
-        fprintf(stderr, "the other process: %s\n", err.text);
-    rp_client_destroy(&client);
-    return bad;
+    return 0;
+}
+
+static bool one_has_expired(rp_client *client)
+{
+    bool expired = false;
+    SCOPED(rp_info) info = NULL;
+    ok(rp_admin_info(client, NULL, 1, WAIT, &info, &err));
+    for (uint32_t s = 0; s < rp_info_count(info, "sessions"); s++)
+        expired |= rp_info_u64(rp_info_at(info, "sessions", s), "expired") != 0;
+    return expired;
 }
 
 /* The writer's process is stopped for longer than its session lasts, in the middle of its work. */
@@ -308,38 +290,20 @@ CASE(a_stopped_process_takes_its_session_up_again)
     assert_int_equal(read(done[0], &byte, 1), 1);
     kill(child, SIGSTOP);
     /* The broker drops what waits, and says so in its list of sessions. */
-    int expired = 0;
-    for (int i = 0; i < 400 && !expired; i++) {
-        rp_info *info = NULL;
-        ok(rp_admin_info(f->client, NULL, 1, 5000, &info, &err));
-        for (uint32_t s = 0; s < rp_info_count(info, "sessions"); s++)
-            expired |= rp_info_u64(rp_info_at(info, "sessions", s), "expired") != 0;
-        rp_info_free(&info);
-        usleep(10000);
-    }
-    assert_true(expired);
+    wait_until(one_has_expired(f->client));
     kill(child, SIGCONT);
     assert_int_equal(write(go[1], "g", 1), 1);
     /* Make room in the queue for all 15. */
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1, .max_samples = 15};
-    rp_sampler *sampler = must(rp_sampler_new(f->client, "queue", &options, &err));
-    uint64_t steps[15];
+    SCOPED(rp_sampler) sampler = SAMPLER(f->client, "queue", .batch_size = 1, .max_samples = 15);
     for (int i = 0; i < 15; i++) {
-        rp_batch *batch = NULL;
-        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        ok(rp_sampler_next(sampler, &batch, 15000, &err));
-        rp_batch_get_arrays(batch, &arrays);
-        steps[i] = arrays.step[0];
-        rp_batch_release(&batch);
+        SCOPED(rp_batch) batch = batch_next(sampler);
+        /* Each once, in order: items over steps 0, 2-4, 6-8 ... */
+        assert_int_equal(arrays_of(batch).step[0], i == 0 ? 0 : 4 * i - 2);
     }
-    /* Each once, in order: items over steps 0, 2-4, 6-8 ... */
-    for (int i = 0; i < 15; i++)
-        assert_int_equal(steps[i], i == 0 ? 0 : 4 * i - 2);
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
     assert_int_equal(table_size(f, "replay"), 45);
-    rp_sampler_destroy(&sampler);
 }
 
 /* A broker that stands still for a while, longer than the client's patience: nothing is lost or doubled. */

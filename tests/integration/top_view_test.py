@@ -70,7 +70,7 @@ def test_top():
         # Ctrl-Z gives the terminal back, fg takes it again.
         terminal.press("C-z")
         terminal.await_screen(lambda now: any("Stopped" in line for line in now), "a shell")
-        equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0", "the terminal")
+        terminal.is_restored()
         terminal.type("fg; echo status=$?")
         terminal.await_screen(has("q quits", "actor-7"), "top again")
 
@@ -78,7 +78,7 @@ def test_top():
         terminal.await_screen(lambda now: "status=0" in now, "the end")
         terminal.type("echo typed")
         terminal.await_screen(lambda now: PROMPT + "echo typed" in now, "a shell with echo")
-        equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0", "the terminal")
+        terminal.is_restored()
         run.stop()
 
 

@@ -19,29 +19,19 @@ static rp_env_spec usable(void)
     return spec;
 }
 
-static void *create_loose(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    (void)options, (void)n_options, (void)err;
-    *spec = usable();
-    spec->observation_shape[0] = 2;
-    return &object;
-}
-
-static void *create_no_actions(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    (void)options, (void)n_options, (void)err;
-    *spec = usable();
-    spec->action_size = 0;
-    return &object;
-}
-
-static void *create_bad_bounds(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    (void)options, (void)n_options, (void)err;
-    *spec = usable();
-    spec->action_high[1] = INFINITY;
-    return &object;
-}
+/* A usable environment but for one thing. */
+#define CREATE(title, change)                                                                                          \
+    static void *title(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)                 \
+    {                                                                                                                  \
+        (void)options, (void)n_options, (void)err;                                                                     \
+        *spec = usable();                                                                                              \
+        change;                                                                                                        \
+        return &object;                                                                                                \
+    }
+CREATE(create_loose, spec->observation_shape[0] = 2)
+CREATE(create_no_actions, spec->action_size = 0)
+CREATE(create_bad_bounds, spec->action_high[1] = INFINITY)
+CREATE(create_long, (void)0) /* its spec says one number */
 
 static void *create_silent(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
 {
@@ -71,14 +61,6 @@ static void step(void *self, const void *action, void *observation, rp_env_resul
     (void)self;
     memcpy(observation, action, 2 * sizeof(float));
     result->terminal = result->truncated = 1;
-}
-
-/* Its spec says one number. */
-static void *create_long(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    (void)options, (void)n_options, (void)err;
-    *spec = usable();
-    return &object;
 }
 
 static void step_nan(void *self, const void *action, void *observation, rp_env_result *result)

@@ -5,8 +5,6 @@ fail do so in the episode and the step that their options name.
 """
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 import numpy as np
@@ -117,28 +115,19 @@ class Continuous(Counting):
 
 
 class Failing(Counting):
-    """Fails in one way at one step of one episode. `once` names a file: it fails only if that does not exist yet."""
+    """Fails in one way at one step of one episode."""
 
-    def __init__(self, how, episode=3, step=4, once=""):
+    def __init__(self, how, episode=3, step=4):
         super().__init__()
-        self.how, self.at, self.once = how, (episode, step), once
-
-    def due(self):
-        if (self.episode, self.t) != self.at or (self.once and os.path.exists(self.once)):
-            return False
-        if self.once:
-            open(self.once, "w").close()
-        return True
+        self.how, self.at = how, (episode, step)
 
     def step(self, action):
         observation, reward, done, truncated, info = super().step(action)
-        if self.due():
+        if (self.episode, self.t) == self.at:
             if self.how == "raise":
                 raise ValueError("the cart fell off the table")
             if self.how == "exit":
                 raise SystemExit(0)
-            if self.how == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
             observation = {"nan": [float("nan"), 0.0], "shape": [1.0], "text": ["a", "b"]}.get(self.how, observation)
             reward = {"reward": float("inf"), "none": None}.get(self.how, reward)
             if self.how == "three":

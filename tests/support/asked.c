@@ -10,16 +10,20 @@ rp_info *asked_info(rp_client *client, const char *table)
 
 uint64_t asked_table(rp_client *client, const char *table, const char *path)
 {
-    rp_info *info = asked_info(client, table);
+    SCOPED(rp_info) info = asked_info(client, table);
     assert_int_equal(rp_info_count(info, "tables"), 1);
-    uint64_t value = rp_info_u64(rp_info_at(info, "tables", 0), path);
-    rp_info_free(&info);
-    return value;
+    return rp_info_u64(rp_info_at(info, "tables", 0), path);
+}
+
+uint64_t asked_number(rp_client *client, const char *path)
+{
+    SCOPED(rp_info) info = asked_info(client, NULL);
+    return (uint64_t)rp_info_real(info, path);
 }
 
 uint32_t asked_waits(rp_client *client, const char *kind, char *text, size_t size)
 {
-    rp_info *waits = NULL;
+    SCOPED(rp_info) waits = NULL;
     uint32_t n = 0;
     if (rp_admin_why(client, WAIT, &waits, &err) != RP_OK)
         fail_msg("why: %s", err.text);
@@ -31,6 +35,5 @@ uint32_t asked_waits(rp_client *client, const char *kind, char *text, size_t siz
         if (text)
             snprintf(text, size, "%s", rp_info_text(wait, "text"));
     }
-    rp_info_free(&waits);
     return n;
 }

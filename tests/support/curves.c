@@ -22,6 +22,20 @@ struct plan_input curves_input(struct plan_unit actor, struct plan_unit learner,
                                .other_memory = 20 * MIB};
 }
 
+struct plan_pair run_of(uint32_t actors, uint32_t learners, double inserts, double samples, double actor_idle,
+                        double learner_idle, double cpu)
+{
+    return (struct plan_pair){.actors = actors,
+                              .learners = learners,
+                              .shards = 1,
+                              .inserts = inserts,
+                              .samples = samples,
+                              .waits.actor[IDLE_CREDIT] = actor_idle,
+                              .waits.learner[IDLE_SAMPLE] = learner_idle,
+                              .cpu = cpu,
+                              .runs = 1};
+}
+
 struct plan curves_solve(const struct plan_input *input)
 {
     struct plan plan;

@@ -46,12 +46,8 @@ void dense_init(struct dense *self, const struct agent *agent, const char *prefi
         append(self, tensor);
     }
     assert_true(self->n_layers > 0);
-}
-
-void dense_fini(struct dense *self)
-{
-    free(self->params);
-    free(self->source);
+    owned(self->params);
+    owned(self->source);
 }
 
 static void affine(const struct dense *self, uint32_t l, const double *x, double *y)

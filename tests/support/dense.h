@@ -21,9 +21,8 @@ struct dense {
     const float **source; /* [n_params]: where each came from */
 };
 
-/* Copies the tensors "<prefix>/...". Convolutions are not offered. */
+/* Copies the tensors "<prefix>/...", until the program ends. Convolutions are not offered. */
 void dense_init(struct dense *self, const struct agent *agent, const char *prefix);
-void dense_fini(struct dense *self);
 /* x: one row. out: the last layer's outputs. */
 void dense_row(const struct dense *self, const double *x, double *out);
 void dense_forward(const struct dense *self, const float *x, double *out);

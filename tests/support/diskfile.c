@@ -1,35 +1,54 @@
 #include "tests/support/diskfile.h"
 
-#include <dirent.h>
+#include <fcntl.h>
 
+#include "broker/disk/reader.h"
 #include "replay.pb-c.h"
-
-#define SURE(condition)                                                                                                \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 char *diskfile_folder(void)
 {
     char *path = strdup("/tmp/replay-disk-XXXXXX");
-    SURE(path && mkdtemp(path));
+    assert_true(path && mkdtemp(path));
     return path;
 }
 
 void diskfile_remove(char **path)
 {
-    DIR *folder = opendir(*path);
-    for (struct dirent *entry; folder && (entry = readdir(folder));)
-        if (entry->d_name[0] != '.')
-            unlinkat(dirfd(folder), entry->d_name, 0);
-    if (folder)
-        closedir(folder);
-    rmdir(*path);
+    assert_int_equal(system(textf("rm -rf %s", *path)), 0);
     free(*path);
     *path = NULL;
+}
+
+uint64_t diskfile_each(const struct folder *folder, enum disk_kind kind, uint64_t number,
+                       void (*fn)(void *ctx, const struct entry_view *entry), void *ctx)
+{
+    struct reader reader;
+    struct record_view record;
+    rp_status status;
+    ok(reader_open(&reader, folder, kind, number, &err));
+    while ((status = reader_next(&reader, &record, &err)) == RP_OK) {
+        struct entry_reader entries = entry_reader(record);
+        for (struct entry_view entry; entry_next(&entries, &entry);)
+            fn(ctx, &entry);
+        assert_false(entries.bad);
+    }
+    ok(status == RP_END_OF_STREAM ? RP_OK : status);
+    uint64_t bytes = reader.bytes;
+    reader_close(&reader);
+    return bytes;
+}
+
+void diskfile_flip(const char *folder, enum disk_kind kind, uint64_t number, uint64_t offset, uint8_t bits)
+{
+    char name[64], path[256];
+    uint8_t byte;
+    folder_name(kind, number, false, name, sizeof name);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(pread(file, &byte, 1, (off_t)offset), 1);
+    byte ^= bits;
+    assert_int_equal(pwrite(file, &byte, 1, (off_t)offset), 1);
+    close(file);
 }
 
 void diskfile_begin(struct diskfile *self, const struct folder *folder, enum disk_kind kind, uint64_t number)
@@ -37,8 +56,7 @@ void diskfile_begin(struct diskfile *self, const struct folder *folder, enum dis
     *self = (struct diskfile){.kind = kind, .number = number, .offset = FILE_HEAD_BYTES};
     self->descriptor = folder_create(folder, kind, number, &err);
     if (self->descriptor < 0)
-        fprintf(stderr, "%s\n", err.text);
-    SURE(self->descriptor >= 0);
+        fail_msg("%s", err.text);
     self->used = sizeof(struct record_head);
 }
 
@@ -50,7 +68,7 @@ uint64_t diskfile_put(struct diskfile *self, uint16_t type, uint32_t table, cons
     if (need > self->capacity) {
         self->capacity = need * 2;
         self->record = realloc(self->record, self->capacity);
-        SURE(self->record);
+        assert_true(self->record);
     }
     uint64_t at = disk_at(self->number, self->offset + self->used);
     struct entry_head head = {.size = (uint32_t)whole, .type = type, .table = (uint16_t)table};
@@ -71,7 +89,7 @@ void diskfile_flush(struct diskfile *self)
     if (self->used == sizeof(struct record_head))
         return;
     record_seal(self->record, self->used, disk_at(self->number, self->offset));
-    SURE(pwrite(self->descriptor, self->record, self->used, (off_t)self->offset) == (ssize_t)self->used);
+    assert_true(pwrite(self->descriptor, self->record, self->used, (off_t)self->offset) == (ssize_t)self->used);
     self->offset += self->used;
     self->used = sizeof(struct record_head);
 }
@@ -85,7 +103,7 @@ void diskfile_end(struct diskfile *self, const struct folder *folder)
 {
     diskfile_flush(self);
     if (self->kind == DISK_CHECKPOINT)
-        SURE(folder_finish(folder, self->number, self->descriptor, NULL) == RP_OK);
+        assert_true(folder_finish(folder, self->number, self->descriptor, NULL) == RP_OK);
     close(self->descriptor);
     free(self->record);
 }
@@ -142,7 +160,7 @@ void diskfile_layout(struct diskfile *self, uint32_t table, uint64_t id, const c
 uint64_t diskfile_chunk(struct diskfile *self, uint64_t step, const void *data, uint32_t size)
 {
     uint8_t *rest = malloc((size_t)size + 5);
-    SURE(rest);
+    assert_true(rest);
     memcpy(rest, &size, 4);
     rest[4] = 0;
     if (size)
@@ -180,7 +198,7 @@ void diskfile_value(struct diskfile *self, uint16_t type, const char *name, uint
 {
     size_t name_size = strlen(name);
     uint8_t *rest = malloc(name_size + size + 1);
-    SURE(rest);
+    assert_true(rest);
     memcpy(rest, name, name_size);
     if (size)
         memcpy(rest + name_size, value, size);

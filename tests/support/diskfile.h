@@ -33,6 +33,12 @@ uint64_t diskfile_here(const struct diskfile *self);
 /* Flushes and closes; a checkpoint gets its name. */
 void diskfile_end(struct diskfile *self, const struct folder *folder);
 
+/* Calls fn for each entry of a file, which must be sound. Returns the size of the file. */
+uint64_t diskfile_each(const struct folder *folder, enum disk_kind kind, uint64_t number,
+                       void (*fn)(void *ctx, const struct entry_view *entry), void *ctx);
+/* Turns bits of a byte of a file over. */
+void diskfile_flip(const char *folder, enum disk_kind kind, uint64_t number, uint64_t offset, uint8_t bits);
+
 /* Whole entries. */
 void diskfile_start(struct diskfile *self, uint64_t instance, int64_t wall_ns, int64_t clock_ns, uint64_t previous,
                     uint64_t after, uint32_t flags);

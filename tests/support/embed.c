@@ -15,6 +15,17 @@ bool embed_read_config(const char *yaml, struct broker_config *config, char *pro
     return ok;
 }
 
+struct broker_config embed_config;
+
+const char *embed_problems(const char *yaml)
+{
+    static char problems[4000];
+    schema_free(&broker_schema, &embed_config);
+    bool good = embed_read_config(yaml, &embed_config, problems, sizeof problems);
+    assert_int_equal(good, problems[0] == '\0');
+    return problems;
+}
+
 static void start(struct embed *self, const char *tables, const char *more)
 {
     char yaml[8192], problems[2048];

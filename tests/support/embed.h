@@ -47,6 +47,10 @@ void embed_settle(struct embed *self);
 void embed_advance(struct embed *self, int64_t ms);
 
 struct table *embed_table(struct embed *self, const char *name);
+/* What embed_problems has read last; it frees the one before. */
+extern struct broker_config embed_config;
+/* Reads a configuration; returns its problems, "" if there are none. */
+const char *embed_problems(const char *yaml);
 /* Reads a configuration. False: copies the report's text to problems. */
 bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size);
 

@@ -143,6 +143,11 @@ static void on_hello(struct fakepeer *self, const Replay__Request *request)
     uint8_t id[WIRE_SESSION_BYTES];
     self->hellos++;
     if (hello->n_columns > 0) {
+        if (self->ends) {
+            self->ends = false;
+            answer_error(self, request->id, RP_CANCELLED);
+            return;
+        }
         session_bytes(self, id);
         bool known = self->open && !self->forget && hello->session.len == sizeof id &&
                      memcmp(hello->session.data, id, sizeof id) == 0;
@@ -513,13 +518,6 @@ void fakepeer_stop(struct fakepeer *self)
     pthread_mutex_destroy(&self->mutex);
 }
 
-void fakepeer_set(struct fakepeer *self, bool *knob, bool value)
-{
-    pthread_mutex_lock(&self->mutex);
-    *knob = value;
-    pthread_mutex_unlock(&self->mutex);
-}
-
 void fakepeer_join(struct fakepeer *self, uint32_t shard, char **shards, uint32_t n, uint64_t settings)
 {
     pthread_mutex_lock(&self->mutex);
@@ -527,13 +525,6 @@ void fakepeer_join(struct fakepeer *self, uint32_t shard, char **shards, uint32_
     self->shards = shards;
     self->n_shards = n;
     self->settings = settings;
-    pthread_mutex_unlock(&self->mutex);
-}
-
-void fakepeer_write(struct fakepeer *self, uint64_t *knob, uint64_t value)
-{
-    pthread_mutex_lock(&self->mutex);
-    *knob = value;
     pthread_mutex_unlock(&self->mutex);
 }
 

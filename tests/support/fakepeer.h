@@ -23,6 +23,7 @@ struct fakepeer {
     bool lose;       /* ingest messages are lost on the way */
     bool forget;     /* the next HELLO or heartbeat of a session gets SESSION_UNKNOWN */
     bool expire;     /* the next HELLO finds a tombstone */
+    bool ends;       /* the next HELLO of a session gets CANCELLED, as from a broker that shuts down */
     bool deaf;       /* requests are not answered */
     bool reject_odd; /* items with odd numbers are rejected */
     bool discard;    /* messages are counted and not read */
@@ -73,10 +74,10 @@ struct fakepeer {
 /* Starts with two tables, "a" and "b", and unlimited windows. */
 void fakepeer_start(struct fakepeer *self);
 void fakepeer_stop(struct fakepeer *self);
-void fakepeer_set(struct fakepeer *self, bool *knob, bool value);
+#define fakepeer_set(self, knob, value)                                                                                \
+    (pthread_mutex_lock(&(self)->mutex), *(knob) = (value), (void)pthread_mutex_unlock(&(self)->mutex))
 /* Makes the broker one of several shards. The list stays the caller's. */
 void fakepeer_join(struct fakepeer *self, uint32_t shard, char **shards, uint32_t n, uint64_t settings);
-void fakepeer_write(struct fakepeer *self, uint64_t *knob, uint64_t value);
 /* Resolves held items and notifies the client. */
 void fakepeer_release(struct fakepeer *self);
 /* Waits until a count is at least n. */

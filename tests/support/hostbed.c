@@ -1,6 +1,7 @@
 #include "tests/support/hostbed.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -50,10 +51,11 @@ void hostbed_await_nobody(struct hostbed *f)
 
 void hostbed_start(struct hostbed *f, struct process *process, const char *name, const char *const *argv)
 {
-    char log[128];
-    snprintf(log, sizeof log, "%s/%s.log", f->dir, name);
-    const struct process_options options = {
-        .name = name, .argv = argv, .log = log, .guard = &f->guard, .place = host_place(f->host)};
+    const struct process_options options = {.name = name,
+                                            .argv = argv,
+                                            .log = textf("%s/%s.log", f->dir, name),
+                                            .guard = &f->guard,
+                                            .place = host_place(f->host)};
     ok(process_start(process, &options, clock_ns(), &err));
 }
 
@@ -72,15 +74,14 @@ int hostbed_await_end(struct hostbed *f, struct process *process)
 
 const char *hostbed_log(const struct hostbed *f, const char *name)
 {
-    char log[64];
-    snprintf(log, sizeof log, "%s.log", name);
-    return file_text(file_in(f->dir, log));
+    return file_text(textf("%s/%s.log", f->dir, name));
 }
 
 /* ---- fixture ---- */
 
 void hostbed_set_up(struct hostbed *f)
 {
+    signal(SIGPIPE, SIG_IGN); /* as the launcher: a carrier may end while it is written to */
     snprintf(f->dir, sizeof f->dir, "/tmp/test-host-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->folder, sizeof f->folder, "%s/run", f->dir);
@@ -93,31 +94,19 @@ void hostbed_set_up(struct hostbed *f)
     assert_int_equal(guard_start(&f->guard, &err), RP_OK);
 }
 
-static bool is_work(const char *name)
-{
-    return strncmp(name, "replay-node-", 12) == 0;
-}
-
 const char *hostbed_work(const struct hostbed *f)
 {
-    static char path[400];
-    DIR *folder = opendir(f->dir);
-    path[0] = '\0';
-    for (const struct dirent *entry; (entry = readdir(folder));)
-        if (is_work(entry->d_name))
-            snprintf(path, sizeof path, "%s/%s", f->dir, entry->d_name);
-    closedir(folder);
-    return path;
+    uint32_t n;
+    char **folders = files_like(file_in(f->dir, "replay-node-*"), &n);
+    return n > 0 ? textf("%s", folders[n - 1]) : "";
 }
 
 void hostbed_tear_down(struct hostbed *f)
 {
-    char command[128];
     host_destroy(&f->host);
     guard_stop(&f->guard);
     hostbed_await_nobody(f);
-    snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(system(textf("rm -rf '%s'", f->dir)), 0);
 }
 
 void hostbed_make(struct hostbed *f, const char *const *carrier, int64_t lease_ns)

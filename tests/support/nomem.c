@@ -4,6 +4,7 @@
 #include <execinfo.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,11 +57,11 @@ struct held {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct held held[PLACES]; /* open addressing; block NULL: free */
-static uint64_t n_held, order, marked;
+static _Atomic uint64_t n_held, order, marked;
 static struct {
-    uint64_t n, count;
-    enum nomem_mode mode;
-    bool armed, failed, others;
+    _Atomic uint64_t n, count;
+    _Atomic enum nomem_mode mode;
+    atomic_bool armed, failed, others;
     pthread_t owner;
     void *frames[FRAMES];
     int n_frames;
@@ -118,21 +119,15 @@ static void forget(void *block)
 /* True: this allocation fails. */
 static bool fails(void)
 {
-    pthread_mutex_lock(&lock);
-    bool counts = plan.armed && !exempt && (inside > 0 || (plan.others && !pthread_equal(plan.owner, pthread_self())));
-    bool now = false;
-    if (counts) {
-        plan.count++;
-        now = plan.n && (plan.mode == NOMEM_ONCE ? plan.count == plan.n : plan.count >= plan.n);
-    }
-    bool first = now && !plan.failed;
-    plan.failed |= now;
-    pthread_mutex_unlock(&lock);
-    if (first)
+    if (!plan.armed || exempt || (inside == 0 && (!plan.others || pthread_equal(plan.owner, pthread_self()))))
+        return false;
+    uint64_t count = atomic_fetch_add(&plan.count, 1) + 1;
+    if (!plan.n || (plan.mode == NOMEM_ONCE ? count != plan.n : count < plan.n))
+        return false;
+    if (!atomic_exchange(&plan.failed, true))
         plan.n_frames = backtrace(plan.frames, FRAMES);
-    if (now)
-        errno = ENOMEM;
-    return now;
+    errno = ENOMEM;
+    return true;
 }
 
 /* ---- what tests call ---- */
@@ -143,41 +138,27 @@ void nomem_arm(uint64_t n, enum nomem_mode mode)
     void *frame;
     if (!loaded)
         loaded = backtrace(&frame, 1) > 0; /* its library is loaded the first time, which allocates */
-    pthread_mutex_lock(&lock);
-    bool others = plan.others;
-    pthread_t owner = plan.owner;
-    memset(&plan, 0, sizeof plan);
     plan.n = n;
     plan.mode = mode;
+    plan.count = 0;
+    plan.failed = false;
     plan.armed = true;
-    plan.others = others;
-    plan.owner = owner;
-    pthread_mutex_unlock(&lock);
 }
 
 bool nomem_disarm(void)
 {
-    pthread_mutex_lock(&lock);
     plan.armed = false;
-    bool failed = plan.failed;
-    pthread_mutex_unlock(&lock);
-    return failed;
+    return plan.failed;
 }
 
 bool nomem_has_failed(void)
 {
-    pthread_mutex_lock(&lock);
-    bool failed = plan.failed;
-    pthread_mutex_unlock(&lock);
-    return failed;
+    return plan.failed;
 }
 
 uint64_t nomem_count(void)
 {
-    pthread_mutex_lock(&lock);
-    uint64_t count = plan.count;
-    pthread_mutex_unlock(&lock);
-    return count;
+    return plan.count;
 }
 
 void nomem_enter(void)
@@ -192,25 +173,18 @@ void nomem_leave(void)
 
 void nomem_others(bool on)
 {
-    pthread_mutex_lock(&lock);
-    plan.others = on;
     plan.owner = pthread_self();
-    pthread_mutex_unlock(&lock);
+    plan.others = on;
 }
 
 uint64_t nomem_held(void)
 {
-    pthread_mutex_lock(&lock);
-    uint64_t n = n_held;
-    pthread_mutex_unlock(&lock);
-    return n;
+    return n_held;
 }
 
 void nomem_mark(void)
 {
-    pthread_mutex_lock(&lock);
     marked = order;
-    pthread_mutex_unlock(&lock);
 }
 
 void nomem_print_failed(const char *what, uint64_t n)

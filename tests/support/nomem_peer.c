@@ -73,13 +73,9 @@ void nomem_push(struct testpeer *peer)
 
 struct testpeer_answer *nomem_sample(struct testpeer *peer, const char *table, uint32_t count, bool distinct)
 {
-    Replay__Sample ask = REPLAY__SAMPLE__INIT;
-    ask.table = testpeer_text(table);
-    ask.count = count;
-    ask.distinct = distinct;
-    ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    TESTPEER_REQUEST(request, SAMPLE, sample, &ask);
-    struct testpeer_answer *answer = testpeer_call(peer, &request);
+    struct testpeer_answer *answer =
+        testpeer_call(peer, REQUEST_OF(SAMPLE, sample, Sample, .table = testpeer_text(table), .count = count,
+                                       .distinct = distinct, TIMEOUT_OF(SAMPLE, 0)));
     if (answer->status != RP_OK)
         fail_msg("sample: %u %s", answer->status, answer->text);
     assert_int_equal(answer->reply->sample->n_key, count);

@@ -22,6 +22,17 @@ uint64_t numbers_write(rp_writer *writer, const char *table, int32_t number, dou
     return key;
 }
 
+void numbers_insert(rp_client *client, const char *table, int32_t first, uint32_t n, uint64_t *keys)
+{
+    SCOPED(rp_writer) writer = numbers_writer(client);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t key = numbers_write(writer, table, first + (int32_t)i, 1);
+        if (keys)
+            keys[i] = key;
+        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err));
+    }
+}
+
 const int32_t *numbers_of(const rp_batch *batch)
 {
     return rp_batch_find(batch, "number")->data;
@@ -60,9 +71,8 @@ uint32_t batches_pass(rp_sampler *sampler, uint32_t n)
 {
     uint32_t items = 0;
     for (uint32_t i = 0; i < n; i++) {
-        rp_batch *batch = batch_next(sampler);
+        SCOPED(rp_batch) batch = batch_next(sampler);
         items += info_of_batch(batch).n;
-        rp_batch_release(&batch);
     }
     return items;
 }

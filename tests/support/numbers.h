@@ -2,10 +2,7 @@
 #ifndef TESTS_SUPPORT_NUMBERS_H
 #define TESTS_SUPPORT_NUMBERS_H
 
-#include "replay/client.h"
-#include "replay/sampler.h"
-#include "replay/writer.h"
-#include "tests/support/test.h"
+#include "tests/support/scoped.h"
 
 /* Returns a writer of one column, "number". */
 rp_writer *numbers_writer(rp_client *client);
@@ -14,6 +11,9 @@ rp_status numbers_try(rp_writer *writer, const char *table, int32_t number, doub
                       uint64_t *key, rp_error *error);
 /* The same; returns the item's key. */
 uint64_t numbers_write(rp_writer *writer, const char *table, int32_t number, double priority);
+/* Inserts first, first + 1 ... with a writer of its own, an episode each, and waits until they are in the table. Their
+ * priorities are 1; their keys go to `keys` unless it is NULL. */
+void numbers_insert(rp_client *client, const char *table, int32_t first, uint32_t n, uint64_t *keys);
 /* Numbers of the items of a batch. */
 const int32_t *numbers_of(const rp_batch *batch);
 

@@ -5,8 +5,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include "replay/client.h"
-#include "tests/support/test.h"
+#include "tests/support/scoped.h"
 
 struct broker_process {
     pid_t pid; /* 0: not running */
@@ -33,8 +32,8 @@ void broker_process_fini(struct broker_process *self);
 struct served {
     SERVED;
 };
-/* Starts a broker (see broker_process_start) and a client for a fixture that begins with SERVED. */
-void served_start(void *fixture, const char *tables, const char *more);
+/* Starts a broker (see broker_process_start) and a client, with options or NULL, for a fixture of SERVED. */
+void served_start(void *fixture, const char *tables, const char *more, const rp_client_options *options);
 void served_stop(void *fixture);
 
 /* Starts a program (argv[0] is its path) with these descriptors as its output and errors. Fails the test if it does not
@@ -49,8 +48,7 @@ const char *process_env(const char *name);
 
 /* Returns how many threads this process has. */
 uint32_t process_threads(void);
-
-/* Calls test every 2 ms until it is true. Returns 0 if it is still false after WAIT. */
-int process_await(int (*test)(void *ctx), void *ctx);
+/* Returns the bytes of a line of /proc/PID/status: "VmRSS", "RssAnon". */
+uint64_t process_memory(pid_t pid, const char *kind);
 
 #endif

@@ -1,11 +1,10 @@
 #include "tests/support/tempdir.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-
-#define VALID 8u /* texts at a time */
 
 char tempdir[64];
 
@@ -25,28 +24,13 @@ bool tempdir_mount(const char *options)
 int tempdir_leave(void **state)
 {
     (void)state;
-    char command[192];
     umount2(tempdir, MNT_DETACH);
-    snprintf(command, sizeof command, "chmod -R u+w '%s' && rm -rf '%s'", tempdir, tempdir);
-    return system(command);
-}
-
-/* Keeps a text of the heap for a few calls. */
-static char *lend(char *text)
-{
-    static char *texts[VALID];
-    static unsigned next;
-    char **at = &texts[next++ % VALID];
-    assert_non_null(text);
-    free(*at);
-    return *at = text;
+    return system(textf("chmod -R u+w '%s' && rm -rf '%s'", tempdir, tempdir));
 }
 
 const char *file_in(const char *folder, const char *name)
 {
-    char *path = NULL;
-    assert_true(asprintf(&path, "%s/%s", folder, name) > 0);
-    return lend(path);
+    return textf("%s/%s", folder, name);
 }
 
 const char *tempdir_at(const char *path)
@@ -83,7 +67,7 @@ char *file_bytes(const char *path, size_t *size)
     }
     if (in)
         fclose(in);
-    return lend(text);
+    return lend_text(text);
 }
 
 char *file_text(const char *path)
@@ -102,4 +86,12 @@ int64_t file_size(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 ? info.st_size : -1;
+}
+
+char **files_like(const char *pattern, uint32_t *n)
+{
+    static glob_t found;
+    globfree(&found);
+    *n = glob(pattern, 0, NULL, &found) == 0 ? (uint32_t)found.gl_pathc : 0;
+    return found.gl_pathv;
 }

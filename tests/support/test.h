@@ -35,7 +35,12 @@ void test_add(struct test *test);
 /* Runs the tests of a file, or of all if file is NULL; in the environment, ONLY is the name of one, and RP_TEST_LOG shows the log. Returns the number of those that failed; 1 if there are none. */
 int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
-/* PRINTED(print(x, printing)): what the call has written to the stream `printing`. Seven further ones leave it as it is. */
+#define LENT_TEXTS 64u
+/* Keeps a text of the heap until LENT_TEXTS further ones were lent, and gives it. For the main thread. */
+char *lend_text(char *text);
+/* A text as printf makes it; it is lent. */
+char *textf(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* PRINTED(print(x, printing)): what the call has written to the stream `printing`; it is lent. */
 extern FILE *printing;
 void printing_begin(void);
 char *printing_end(void);
@@ -46,10 +51,33 @@ void assert_has(const char *text, const char *what);
 void assert_has_not(const char *text, const char *what);
 /* The error of the last call that this thread gave it to. It is zero at the start of each test. */
 extern _Thread_local rp_error err;
-/* Fails with err unless the call has succeeded. */
+/* Fails with err unless the call has succeeded. In another thread, a check that fails ends the program: these here and fail_msg
+ * with their text, cmocka's own assertions without one. */
 void ok(rp_status status);
 /* Fails with err if there is no object; otherwise returns it. */
 void *must(void *object);
+/* Fails unless the call has failed with this status, and err says this (NULL: anything). */
+void must_fail(rp_status status, rp_status want, const char *says);
+/* The same for a call that returns an object. */
+#define must_fail_new(object, want, says) must_fail((object) ? RP_OK : (rp_status)err.status, want, says)
+
+/* Looks every 2 ms until the condition is true; fails the test if it is still false after WAIT. */
+#define wait_until(condition)                                                                                          \
+    for (int64_t wait_end = 0; !(condition);)                                                                          \
+    wait_again(&wait_end, #condition, __FILE__, __LINE__)
+void wait_again(int64_t *end_ns, const char *what, const char *file, int line);
+
+/* Calls release(object) when the program's tests have ended, the newest first: what a test makes may outlive it. */
+void at_end(void (*release)(void *object), void *object);
+/* must() of an object of the heap, which is freed when the program's tests have ended. */
+void *owned(void *object);
+/* Fails unless |value - wanted| <= tolerance * (1 + |wanted|), or both are no numbers. */
+#define assert_near(value, wanted, tolerance) check_near(value, wanted, tolerance, #value)
+void check_near(double value, double wanted, double tolerance, const char *what);
+/* HAS(text, "a", "b"): assert_has for each. HAS_NOT: none of them. */
+#define HAS(text, ...) assert_has_all(text, (const char *const[]){__VA_ARGS__, NULL}, assert_has)
+#define HAS_NOT(text, ...) assert_has_all(text, (const char *const[]){__VA_ARGS__, NULL}, assert_has_not)
+void assert_has_all(const char *text, const char *const *all, void (*check)(const char *text, const char *what));
 
 /* Runs the tests of this file, which is a program by itself. */
 #define test_run(set_up, tear_down) test_run_file(NULL, set_up, tear_down)

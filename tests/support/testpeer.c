@@ -48,14 +48,33 @@ struct testpeer *testpeer_new_type(struct embed *embed, int type, bool delimiter
     return self;
 }
 
+/* Takes the peer off the list of its embedded broker. */
+static void leave(struct testpeer *self)
+{
+    struct testpeer **at = &self->embed->peers;
+    while (*at != self)
+        at = &(*at)->next;
+    *at = self->next;
+}
+
+void testpeer_move(struct testpeer *self, struct embed *embed)
+{
+    leave(self);
+    self->embed = embed;
+    self->context = embed->context;
+    self->next = embed->peers;
+    embed->peers = self;
+    testpeer_reconnect(self);
+}
+
 struct testpeer *testpeer_new(struct embed *embed)
 {
     return testpeer_new_type(embed, ZMQ_DEALER, false);
 }
 
-struct testpeer *testpeer_connect(void *context, const char *service)
+struct testpeer *testpeer_connect(const char *service)
 {
-    struct testpeer *self = make(context, ZMQ_DEALER, false);
+    struct testpeer *self = make(zmq_ctx_new(), ZMQ_DEALER, false);
     self->service = open_socket(self, ZMQ_DEALER, service);
     return self;
 }
@@ -106,12 +125,8 @@ void testpeer_forget_sent(struct testpeer *self)
 
 void testpeer_close(struct testpeer *self)
 {
-    if (self->embed) {
-        struct testpeer **at = &self->embed->peers;
-        while (*at != self)
-            at = &(*at)->next;
-        *at = self->next;
-    }
+    if (self->embed)
+        leave(self);
     testpeer_forget(self);
     testpeer_forget_sent(self);
     if (self->credit)
@@ -122,6 +137,8 @@ void testpeer_close(struct testpeer *self)
     zmq_close(self->service);
     if (self->ingest)
         zmq_close(self->ingest);
+    if (!self->embed)
+        zmq_ctx_term(self->context);
     free(self);
 }
 
@@ -254,12 +271,32 @@ struct testpeer_answer *testpeer_poll(struct testpeer *self, uint64_t id)
     return poll_for(self, id, WAIT);
 }
 
+uint64_t testpeer_waits(struct testpeer *self, uint64_t id)
+{
+    assert_null(testpeer_poll(self, id));
+    return id;
+}
+
 struct testpeer_answer *testpeer_await(struct testpeer *self, uint64_t id)
 {
     struct testpeer_answer *answer = testpeer_poll(self, id);
     if (!answer)
         fail_msg("request %llu was not answered", (unsigned long long)id);
     return answer;
+}
+
+struct testpeer_answer *testpeer_good(struct testpeer *self, uint64_t id)
+{
+    struct testpeer_answer *answer = testpeer_await(self, id);
+    if (answer->status != RP_OK)
+        fail_msg("request %llu: %s: %s", (unsigned long long)id, rp_status_name((int32_t)answer->status), answer->text);
+    return answer;
+}
+
+void testpeer_refused(const struct testpeer_answer *answer, rp_status status, const char *words)
+{
+    assert_int_equal(answer->status, status);
+    assert_has(answer->text, words);
 }
 
 struct testpeer_answer *testpeer_call(struct testpeer *self, Replay__Request *request)
@@ -348,28 +385,16 @@ struct testpeer_answer *testpeer_resume(struct testpeer *self, uint64_t oldest_n
 
 struct testpeer_answer *testpeer_heartbeat(struct testpeer *self, uint64_t confirmed, bool explain)
 {
-    Replay__Heartbeat ask = REPLAY__HEARTBEAT__INIT;
-    ask.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session};
-    ask.epoch = self->epoch;
-    ask.sent = self->number;
-    ask.confirmed_rejections = confirmed;
-    ask.explain = explain;
-    ask.released_bytes = self->released;
-    TESTPEER_REQUEST(request, HEARTBEAT, heartbeat, &ask);
-    return testpeer_call(self, &request);
+    return testpeer_call(self,
+                         REQUEST_OF(HEARTBEAT, heartbeat, Heartbeat, .session = {WIRE_SESSION_BYTES, self->session},
+                                    .epoch = self->epoch, .sent = self->number, .confirmed_rejections = confirmed,
+                                    .explain = explain, .released_bytes = self->released));
 }
 
 uint64_t testpeer_bye(struct testpeer *self, int64_t timeout_ms)
 {
-    Replay__Bye ask = REPLAY__BYE__INIT;
-    ask.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session};
-    ask.last_number = self->number;
-    if (timeout_ms >= 0) {
-        ask.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        ask.timeout_ms = (uint64_t)timeout_ms;
-    }
-    TESTPEER_REQUEST(request, BYE, bye, &ask);
-    return testpeer_ask(self, &request);
+    return testpeer_ask(self, REQUEST_OF(BYE, bye, Bye, .session = {WIRE_SESSION_BYTES, self->session},
+                                         .last_number = self->number, TIMEOUT_OF(BYE, timeout_ms)));
 }
 
 static uint64_t of_table(const struct testpeer *self, const uint64_t *values, uint32_t table)
@@ -390,4 +415,9 @@ uint64_t testpeer_resolved(const struct testpeer *self, uint32_t table)
 uint64_t testpeer_allowed(const struct testpeer *self, uint32_t table)
 {
     return of_table(self, self->credit->allowed, table);
+}
+
+void testpeer_await_resolved(struct testpeer *self, uint32_t table, uint64_t n)
+{
+    wait_until(testpeer_resolved(self, table) >= n || (testpeer_heartbeat(self, 0, false), false));
 }

@@ -113,11 +113,13 @@ struct testpeer {
 /* Returns a DEALER without delimiter, connected to the embedded broker. */
 struct testpeer *testpeer_new(struct embed *embed);
 struct testpeer *testpeer_new_type(struct embed *embed, int type, bool delimiter);
-/* Returns a DEALER connected to a broker in another process. */
-struct testpeer *testpeer_connect(void *context, const char *service);
+/* Returns a DEALER connected to a broker in another process, with a context of its own. */
+struct testpeer *testpeer_connect(const char *service);
 void testpeer_close(struct testpeer *self);
 /* Opens new sockets, as after a lost connection; messages that were not read are lost. */
 void testpeer_reconnect(struct testpeer *self);
+/* The same to another embedded broker. */
+void testpeer_move(struct testpeer *self, struct embed *embed);
 /* Frees all answers. */
 void testpeer_forget(struct testpeer *self);
 /* Drops the messages kept for a resend. */
@@ -127,6 +129,10 @@ void testpeer_forget_sent(struct testpeer *self);
 static inline char *testpeer_text(const char *text)
 {
     return (char *)(uintptr_t)text;
+}
+static inline uint64_t *testpeer_keys(const uint64_t *keys)
+{
+    return (uint64_t *)(uintptr_t)keys;
 }
 
 /* Tells the broker that the client has read all replies to samples up to this request (0: up to the last). */
@@ -138,19 +144,37 @@ void testpeer_settled(struct testpeer *self, uint64_t id);
     Replay__Request name = REPLAY__REQUEST__INIT;                                                                      \
     (name).body_case = REPLAY__REQUEST__BODY_##body;                                                                   \
     (name).member = (message)
+/* The same as a value, whose body has these members: REQUEST_OF(COUNTER, counter, Counter, .add = 3). */
+#define REQUEST_OF(NAME, member, Type, ...)                                                                            \
+    (&(Replay__Request){                                                                                               \
+        PROTOBUF_C_MESSAGE_INIT(&replay__request__descriptor), .body_case = REPLAY__REQUEST__BODY_##NAME,              \
+        .member = &(Replay__##Type){PROTOBUF_C_MESSAGE_INIT(&replay__##member##__descriptor), __VA_ARGS__}})
+/* Members of such a body: a time-out in milliseconds; below 0: none. */
+#define TIMEOUT_OF(NAME, ms)                                                                                           \
+    .has_timeout_ms_case = (ms) < 0 ? 0 : REPLAY__##NAME##__HAS_TIMEOUT_MS_TIMEOUT_MS,                                 \
+    .timeout_ms = (ms) < 0 ? 0 : (uint64_t)(ms)
 uint64_t testpeer_ask(struct testpeer *self, Replay__Request *request);
 /* The same with one payload frame, and with this id (0: the next). */
 uint64_t testpeer_ask_with(struct testpeer *self, Replay__Request *request, uint64_t id, const void *payload,
                            size_t size);
 /* Returns the answer, or NULL if there is none when the broker is idle (a real broker: within 5 s). */
 struct testpeer_answer *testpeer_poll(struct testpeer *self, uint64_t id);
+/* The test fails if there is an answer when the broker is idle. Returns the id. */
+uint64_t testpeer_waits(struct testpeer *self, uint64_t id);
 /* Returns the answer; the test fails if there is none. */
 struct testpeer_answer *testpeer_await(struct testpeer *self, uint64_t id);
+/* The same; the test fails, too, if its status is not RP_OK. */
+struct testpeer_answer *testpeer_good(struct testpeer *self, uint64_t id);
+/* The test fails unless the answer has this status, and its text these words. */
+void testpeer_refused(const struct testpeer_answer *answer, rp_status status, const char *words);
 struct testpeer_answer *testpeer_call(struct testpeer *self, Replay__Request *request);
 /* Reads all messages that have arrived, without waiting. */
 void testpeer_read(struct testpeer *self);
 
 uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags);
+/* The same with this id (0: the next), which a retry has in common with its first request. */
+uint64_t testpeer_sample_as(struct testpeer *self, uint64_t id, const char *table, uint32_t count, int64_t timeout_ms,
+                            int flags);
 struct testpeer_answer *testpeer_sampled(struct testpeer *self, const char *table, uint32_t count);
 /* Asks for a permit, with this id (0: the next). flags: FLEXIBLE or 0. */
 uint64_t testpeer_permit(struct testpeer *self, uint64_t id, const char *table, uint32_t count, int64_t timeout_ms,
@@ -175,6 +199,8 @@ rp_status testpeer_limit(struct testpeer *self, const char *table, Replay__SetLi
                    (Replay__SetLimiter){PROTOBUF_C_MESSAGE_INIT(&replay__set_limiter__descriptor),                     \
                                         .has_##member##_case = REPLAY__SET_LIMITER__HAS_##NAME##_##NAME,               \
                                         .member = (to)})
+/* Puts parameters, with the next version if it is 0. */
+uint64_t testpeer_put(struct testpeer *self, const char *name, uint64_t version, const void *value, size_t size);
 int64_t testpeer_counter(struct testpeer *self, const char *name, int64_t add);
 /* Returns the table's part of the answer to INFO. */
 Replay__TableInfo *testpeer_table_info(struct testpeer *self, const char *table);
@@ -191,6 +217,8 @@ struct testpeer_answer *testpeer_heartbeat(struct testpeer *self, uint64_t confi
 uint64_t testpeer_bye(struct testpeer *self, int64_t timeout_ms);
 uint64_t testpeer_resolved(const struct testpeer *self, uint32_t table);
 uint64_t testpeer_allowed(const struct testpeer *self, uint32_t table);
+/* Sends heartbeats until so many items of a table are resolved. */
+void testpeer_await_resolved(struct testpeer *self, uint32_t table, uint64_t n);
 
 /* ---- ingest */
 uint32_t testpeer_layout(struct testpeer *self, const char *table, uint32_t n, const Replay__Field *fields);
@@ -198,14 +226,21 @@ uint32_t testpeer_layout(struct testpeer *self, const char *table, uint32_t n, c
 uint32_t testpeer_plain(struct testpeer *self, const char *table);
 /* Adds a chunk of raw blocks; NULL for a column without data. own: as a frame of its own (all further chunks too). */
 uint64_t testpeer_chunk(struct testpeer *self, uint32_t rows, const void *const *blocks, bool own);
+/* Adds a chunk whose bytes follow from their column and step, for sampled_known. */
+uint64_t testpeer_known(struct testpeer *self, uint32_t rows, bool own);
+uint8_t testpeer_known_byte(uint32_t column, uint64_t step, uint32_t i);
 /* The chunk that was added last lies here in `memory`; all chunks of a message that have a frame of their own must have a place. */
 void testpeer_place(struct testpeer *self, uint64_t place);
 void testpeer_item(struct testpeer *self, uint32_t layout, uint64_t key, double priority, uint64_t chunk,
                    uint32_t offset, uint32_t length);
 /* Sends the draft and returns its number. */
 uint64_t testpeer_push(struct testpeer *self);
+/* The same, and the broker does what it can with it. */
+void testpeer_pushed(struct testpeer *self);
 /* Sends one message with n items of one step, keys first_key, first_key + 1 ... */
 void testpeer_insert(struct testpeer *self, const char *table, uint64_t first_key, uint32_t n, double priority);
+/* The same, and the broker does what it can with them. */
+void testpeer_inserted(struct testpeer *self, const char *table, uint64_t first_key, uint32_t n, double priority);
 /* Sends one item over a chunk of its own with `bytes` bytes (column 0 must be uint8[bytes]). */
 void testpeer_insert_large(struct testpeer *self, const char *table, uint64_t key, uint32_t bytes, bool own);
 /* Sends kept messages with a number above `received` again, in the current epoch. */
@@ -221,6 +256,8 @@ uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i);
 /* Returns the rows of a field of item i, in malloc'ed memory. Raw blocks only. */
 uint8_t *sampled_rows(const struct testpeer_answer *answer, uint32_t item, uint32_t field, uint32_t *rows,
                       uint32_t *row_bytes);
+/* Checks the rows of all fields of item i, whose chunks are of testpeer_known. */
+void sampled_known(const struct testpeer_answer *answer, uint32_t item);
 /* Checks that item i has its key as data (plain layout). */
 void sampled_check(const struct testpeer_answer *answer, uint32_t item);
 

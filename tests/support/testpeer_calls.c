@@ -1,71 +1,57 @@
 /* Requests that tests make often. */
 #include "tests/support/testpeer.h"
 
+uint64_t testpeer_sample_as(struct testpeer *self, uint64_t id, const char *table, uint32_t count, int64_t timeout_ms,
+                            int flags)
+{
+    Replay__Request *request = REQUEST_OF(SAMPLE, sample, Sample, .table = testpeer_text(table), .count = count,
+                                          .distinct = (flags & DISTINCT) != 0, .flexible = (flags & FLEXIBLE) != 0,
+                                          .whole = (flags & WHOLE) != 0, .paid = (flags & PAID) != 0,
+                                          .shared = flags & HEAD     ? 3
+                                                    : flags & PACKED ? 2
+                                                                     : (flags & SHARED) != 0,
+                                          .lease_ms = self->lease_ms, TIMEOUT_OF(SAMPLE, timeout_ms));
+    return testpeer_ask_with(self, request, id, NULL, 0);
+}
+
 uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags)
 {
-    Replay__Sample sample = REPLAY__SAMPLE__INIT;
-    sample.table = testpeer_text(table);
-    sample.count = count;
-    sample.distinct = flags & DISTINCT;
-    sample.flexible = (flags & FLEXIBLE) != 0;
-    sample.whole = (flags & WHOLE) != 0;
-    sample.paid = (flags & PAID) != 0;
-    sample.shared = flags & HEAD ? 3 : flags & PACKED ? 2 : (flags & SHARED) != 0;
-    sample.lease_ms = self->lease_ms;
-    if (timeout_ms >= 0) {
-        sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        sample.timeout_ms = (uint64_t)timeout_ms;
-    }
-    TESTPEER_REQUEST(request, SAMPLE, sample, &sample);
-    return testpeer_ask(self, &request);
+    return testpeer_sample_as(self, 0, table, count, timeout_ms, flags);
+}
+
+uint64_t testpeer_put(struct testpeer *self, const char *name, uint64_t version, const void *value, size_t size)
+{
+    Replay__Request *request =
+        REQUEST_OF(PARAMS_PUT, params_put, ParamsPut, .name = testpeer_text(name), .version = version);
+    return testpeer_ask_with(self, request, 0, value, size);
 }
 
 uint64_t testpeer_permit(struct testpeer *self, uint64_t id, const char *table, uint32_t count, int64_t timeout_ms,
                          int flags)
 {
-    Replay__Permit permit = REPLAY__PERMIT__INIT;
-    permit.table = testpeer_text(table);
-    permit.count = count;
-    permit.flexible = (flags & FLEXIBLE) != 0;
-    if (timeout_ms >= 0) {
-        permit.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        permit.timeout_ms = (uint64_t)timeout_ms;
-    }
-    TESTPEER_REQUEST(request, PERMIT, permit, &permit);
-    return testpeer_ask_with(self, &request, id, NULL, 0);
+    Replay__Request *request = REQUEST_OF(PERMIT, permit, Permit, .table = testpeer_text(table), .count = count,
+                                          .flexible = (flags & FLEXIBLE) != 0, TIMEOUT_OF(PERMIT, timeout_ms));
+    return testpeer_ask_with(self, request, id, NULL, 0);
 }
 
 struct testpeer_answer *testpeer_sampled(struct testpeer *self, const char *table, uint32_t count)
 {
-    struct testpeer_answer *answer = testpeer_await(self, testpeer_sample(self, table, count, 0, 0));
-    if (answer->status != RP_OK)
-        fail_msg("sample of %u from '%s': %s", count, table, answer->text);
-    return answer;
+    return testpeer_good(self, testpeer_sample(self, table, count, 0, 0));
 }
 
 struct testpeer_answer *testpeer_update(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys,
                                         const double *priorities)
 {
-    Replay__Update update = REPLAY__UPDATE__INIT;
-    update.table = testpeer_text(table);
-    update.n_key = update.n_priority = n;
-    update.key = (uint64_t *)(uintptr_t)keys;
-    update.priority = (double *)(uintptr_t)priorities;
-    TESTPEER_REQUEST(request, UPDATE, update, &update);
-    return testpeer_call(self, &request);
+    return testpeer_call(self, REQUEST_OF(UPDATE, update, Update, .table = testpeer_text(table), .n_key = n,
+                                          .key = testpeer_keys(keys), .n_priority = n,
+                                          .priority = (double *)(uintptr_t)priorities));
 }
 
 struct testpeer_answer *testpeer_lease(struct testpeer *self, const char *table, uint32_t op, uint32_t ms, uint32_t n,
                                        const uint64_t *keys)
 {
-    Replay__Lease lease = REPLAY__LEASE__INIT;
-    lease.table = testpeer_text(table);
-    lease.op = op;
-    lease.ms = ms;
-    lease.n_key = n;
-    lease.key = (uint64_t *)(uintptr_t)keys;
-    TESTPEER_REQUEST(request, LEASE, lease, &lease);
-    return testpeer_call(self, &request);
+    return testpeer_call(self, REQUEST_OF(LEASE, lease, Lease, .table = testpeer_text(table), .op = op, .ms = ms,
+                                          .n_key = n, .key = testpeer_keys(keys)));
 }
 
 struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys)
@@ -73,48 +59,39 @@ struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table
     Replay__Delete del = REPLAY__DELETE__INIT;
     del.table = testpeer_text(table);
     del.n_key = n;
-    del.key = (uint64_t *)(uintptr_t)keys;
+    del.key = testpeer_keys(keys);
     TESTPEER_REQUEST(request, DELETE, delete_, &del);
     return testpeer_call(self, &request);
 }
 
 struct testpeer_answer *testpeer_fetch(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys)
 {
-    Replay__Fetch fetch = REPLAY__FETCH__INIT;
-    fetch.table = testpeer_text(table);
-    fetch.n_key = n;
-    fetch.key = (uint64_t *)(uintptr_t)keys;
-    TESTPEER_REQUEST(request, FETCH, fetch, &fetch);
-    return testpeer_call(self, &request);
+    return testpeer_call(
+        self, REQUEST_OF(FETCH, fetch, Fetch, .table = testpeer_text(table), .n_key = n, .key = testpeer_keys(keys)));
 }
 
 struct testpeer_answer *testpeer_reset(struct testpeer *self, const char *table)
 {
-    Replay__Reset reset = REPLAY__RESET__INIT;
-    reset.table = testpeer_text(table);
-    TESTPEER_REQUEST(request, RESET, reset, &reset);
-    return testpeer_call(self, &request);
+    return testpeer_call(self, REQUEST_OF(RESET, reset, Reset, .table = testpeer_text(table)));
+}
+
+/* The test fails unless the answer is good. */
+static const Replay__Reply *good_reply(struct testpeer *self, Replay__Request *request)
+{
+    struct testpeer_answer *answer = testpeer_call(self, request);
+    assert_int_equal(answer->status, RP_OK);
+    return answer->reply;
 }
 
 int64_t testpeer_counter(struct testpeer *self, const char *name, int64_t add)
 {
-    Replay__Counter counter = REPLAY__COUNTER__INIT;
-    counter.name = testpeer_text(name);
-    counter.add = add;
-    TESTPEER_REQUEST(request, COUNTER, counter, &counter);
-    struct testpeer_answer *answer = testpeer_call(self, &request);
-    assert_int_equal(answer->status, RP_OK);
-    return answer->reply->counter->value;
+    return good_reply(self, REQUEST_OF(COUNTER, counter, Counter, .name = testpeer_text(name), .add = add))
+        ->counter->value;
 }
 
 Replay__InfoReply *testpeer_info(struct testpeer *self)
 {
-    Replay__Info info = REPLAY__INFO__INIT;
-    info.sessions = true;
-    TESTPEER_REQUEST(request, INFO, info, &info);
-    struct testpeer_answer *answer = testpeer_call(self, &request);
-    assert_int_equal(answer->status, RP_OK);
-    return answer->reply->info;
+    return good_reply(self, REQUEST_OF(INFO, info, Info, .sessions = true))->info;
 }
 
 Replay__TableInfo *testpeer_table_info(struct testpeer *self, const char *table)
@@ -129,23 +106,15 @@ Replay__TableInfo *testpeer_table_info(struct testpeer *self, const char *table)
 
 void testpeer_settled(struct testpeer *self, uint64_t id)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    Replay__Counter counter = REPLAY__COUNTER__INIT;
-    counter.name = testpeer_text("any");
-    request.settled = id ? id : self->next_id;
-    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
-    request.counter = &counter;
-    assert_int_equal(testpeer_call(self, &request)->status, RP_OK);
+    Replay__Request *request = REQUEST_OF(COUNTER, counter, Counter, .name = testpeer_text("any"));
+    request->settled = id ? id : self->next_id;
+    good_reply(self, request);
     embed_settle(self->embed);
 }
 
 uint64_t testpeer_ask_cancel(struct testpeer *self, uint32_t n, uint64_t *ids)
 {
-    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
-    cancel.n_id = n;
-    cancel.id = ids;
-    TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
-    return testpeer_ask(self, &request);
+    return testpeer_ask(self, REQUEST_OF(CANCEL, cancel, Cancel, .n_id = n, .id = ids));
 }
 
 uint64_t testpeer_cancel(struct testpeer *self, uint32_t n, uint64_t *ids)
@@ -155,9 +124,7 @@ uint64_t testpeer_cancel(struct testpeer *self, uint32_t n, uint64_t *ids)
 
 const Replay__WhyReply *testpeer_why(struct testpeer *self)
 {
-    Replay__Why why = REPLAY__WHY__INIT;
-    TESTPEER_REQUEST(request, WHY, why, &why);
-    return testpeer_call(self, &request)->reply->why;
+    return testpeer_call(self, REQUEST_OF(WHY, why, Why))->reply->why;
 }
 
 rp_status testpeer_limit(struct testpeer *self, const char *table, Replay__SetLimiter change)

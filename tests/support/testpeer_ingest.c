@@ -219,16 +219,43 @@ void testpeer_insert(struct testpeer *self, const char *table, uint64_t first_ke
     testpeer_push(self);
 }
 
+void testpeer_inserted(struct testpeer *self, const char *table, uint64_t first_key, uint32_t n, double priority)
+{
+    testpeer_insert(self, table, first_key, n, priority);
+    embed_settle(self->embed);
+}
+
+void testpeer_pushed(struct testpeer *self)
+{
+    testpeer_push(self);
+    embed_settle(self->embed);
+}
+
+uint8_t testpeer_known_byte(uint32_t column, uint64_t step, uint32_t i)
+{
+    return (uint8_t)(((step << 20) + (column << 16) + i + 1) * UINT64_C(0x9E3779B97F4A7C15) >> 32);
+}
+
+uint64_t testpeer_known(struct testpeer *self, uint32_t rows, bool own)
+{
+    uint8_t *blocks[TESTPEER_COLUMNS];
+    for (uint32_t c = 0; c < self->n_columns; c++) {
+        uint32_t width = self->columns[c].row_bytes;
+        blocks[c] = malloc((size_t)rows * width + 1);
+        for (uint32_t i = 0; i < rows * width; i++)
+            blocks[c][i] = testpeer_known_byte(c, self->step + i / width, i % width);
+    }
+    uint64_t chunk = testpeer_chunk(self, rows, (const void *const *)blocks, own);
+    for (uint32_t c = 0; c < self->n_columns; c++)
+        free(blocks[c]);
+    return chunk;
+}
+
 void testpeer_insert_large(struct testpeer *self, const char *table, uint64_t key, uint32_t bytes, bool own)
 {
     uint32_t layout = testpeer_plain(self, table);
-    uint8_t *data = malloc(bytes);
     assert_int_equal(self->columns[0].row_bytes, bytes);
-    for (uint32_t i = 0; i < bytes; i++)
-        data[i] = (uint8_t)(key + i * 7);
-    const void *blocks[] = {data};
-    testpeer_item(self, layout, key, 1.0, testpeer_chunk(self, 1, blocks, own), 0, 1);
-    free(data);
+    testpeer_item(self, layout, key, 1.0, testpeer_known(self, 1, own), 0, 1);
     self->oldest_chunk = self->chunk + 1;
     testpeer_push(self);
 }

@@ -16,9 +16,8 @@ static struct {
 
 const uint8_t *testpeer_map(struct testpeer *self)
 {
-    Replay__Hello hello = REPLAY__HELLO__INIT;
-    TESTPEER_REQUEST(request, HELLO, hello, &hello);
-    const Replay__Arena *arena = testpeer_call(self, &request)->reply->hello->arena;
+    const Replay__Arena *arena =
+        testpeer_call(self, REQUEST_OF(HELLO, hello, Hello, .notices = false))->reply->hello->arena;
     assert_non_null(arena);
     char path[64];
     snprintf(path, sizeof path, "/proc/%u/fd/%u", arena->pid, arena->fd);
@@ -148,6 +147,24 @@ uint8_t *sampled_rows(const struct testpeer_answer *answer, uint32_t item, uint3
     *rows = count;
     *row_bytes = width;
     return out;
+}
+
+void sampled_known(const struct testpeer_answer *answer, uint32_t item)
+{
+    const Replay__SampleReply *reply = answer->reply->sample;
+    const Replay__Layout *layout = reply->layouts[sampled_u32(reply->layout, reply->n_layout, item)];
+    uint32_t length = sampled_u32(reply->length, reply->n_length, item), rows, width;
+    for (uint32_t f = 0; f < layout->n_fields; f++) {
+        const Replay__Field *field = layout->fields[f];
+        uint8_t *data = sampled_rows(answer, item, f, &rows, &width);
+        uint64_t first = reply->step[item] + (uint64_t)(int64_t)field->start + (field->start < 0 ? length : 0);
+        for (uint32_t i = 0; i < rows * width; i++) {
+            uint64_t step = first + (uint64_t)(i / width) * (field->stride ? field->stride : 1);
+            if (data[i] != testpeer_known_byte(field->column, step, i % width))
+                fail_msg("row %u of field %u of item %u is not what was inserted", i / width, f, item);
+        }
+        free(data);
+    }
 }
 
 void sampled_check(const struct testpeer_answer *answer, uint32_t item)

@@ -15,7 +15,7 @@ void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from);
 /* The same into a folder that is there. */
 void twin_folder_fill(const struct twin_folder *self, const struct twin_folder *from);
 void twin_folder_fini(struct twin_folder *self);
-/* Returns the YAML of a journal in this folder and further keys, in static memory. */
+/* Returns the YAML of a journal in this folder and further keys; the text is lent. */
 const char *twin_config(const struct twin_folder *self, const char *more);
 
 /* Ends a broker without closing sessions or emptying tables: the files stay as they are. */
@@ -37,6 +37,8 @@ struct twin_files {
  * the test if they are damaged. */
 void twin_load(struct twin_files *self, const struct embed *embed, const struct twin_folder *folder, uint64_t number);
 void twin_unload(struct twin_files *self);
+/* Checks that the files have the tables and parameters of a broker, and the data of its chunks. */
+void twin_check_loaded(const struct embed *embed, const struct twin_files *files);
 /* Checks that broker and files have the same tables, limiters, sessions and parameters. Writes the progress of sessions first, so
  * that their numbers are current. */
 void twin_check_files(struct embed *embed, const struct twin_folder *folder);

@@ -108,6 +108,8 @@ static void do_sample(struct world *self)
                     flags[below(self, 7)]);
     if (below(self, 2))
         embed_settle(&self->embed);
+    if (below(self, 8) == 0)
+        testpeer_settled(peer, 0); /* it has read all of its samples */
 }
 
 /* Permits that are granted at once, wait, or are given up. */
@@ -118,11 +120,7 @@ static void do_permit(struct world *self)
                                   below(self, 2) ? 0 : 50, below(self, 2) ? FLEXIBLE : 0);
     if (below(self, 4) != 0)
         return;
-    Replay__Cancel ask = REPLAY__CANCEL__INIT;
-    ask.n_id = 1;
-    ask.id = &id;
-    TESTPEER_REQUEST(request, CANCEL, cancel, &ask);
-    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
+    testpeer_cancel(peer, 1, &id);
 }
 
 static void do_update(struct world *self)
@@ -179,8 +177,14 @@ static void do_hide(struct world *self)
         table_hide(table, slot, 0);
 }
 
+/* Changes the ratio of one limiter, or max_lag of the limiter lag, which survives a restart. */
 static void do_limiter(struct world *self)
 {
+    if (below(self, 2)) {
+        double max_lag = below(self, 4);
+        assert_int_equal(TESTPEER_LIMIT(some_peer(self), "lag", MAX_LAG, max_lag, max_lag), RP_OK);
+        return;
+    }
     Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
     ask.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
     ask.samples_per_insert = 1 + below(self, 5);
@@ -189,23 +193,14 @@ static void do_limiter(struct world *self)
     assert_int_equal(testpeer_limit(some_peer(self), "prio", ask), RP_OK);
 }
 
-/* Changes max_lag of the limiter lag, which survives a restart. */
-static void do_max_lag(struct world *self)
-{
-    double max_lag = below(self, 4);
-    assert_int_equal(TESTPEER_LIMIT(some_peer(self), "lag", MAX_LAG, max_lag, max_lag), RP_OK);
-}
-
 static void do_params(struct world *self)
 {
     static const char *const names[] = {"policy", "value", "third"};
     static uint8_t value[200000];
     value[0]++;
-    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
-    ask.name = testpeer_text(names[below(self, 3)]);
-    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &ask);
+    const char *name = names[below(self, 3)];
     struct testpeer *peer = some_peer(self);
-    uint64_t id = testpeer_ask_with(peer, &request, 0, value, below(self, 2) ? below(self, 3000) : sizeof value);
+    uint64_t id = testpeer_put(peer, name, 0, value, below(self, 2) ? below(self, 3000) : sizeof value);
     assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
     testpeer_counter(peer, names[below(self, 3)], (int64_t)below(self, 100) - 40);
 }
@@ -241,38 +236,30 @@ static void do_checkpoint(struct world *self)
     assert_int_equal(checkpoint_start(self->embed.broker->checkpoints, CHECKPOINT_ASKED, NULL, &err), RP_OK);
 }
 
+static void do_reset(struct world *self)
+{
+    testpeer_reset(some_peer(self), some_table(self));
+}
+
+static void do_advance(struct world *self)
+{
+    embed_advance(&self->embed, below(self, 100));
+}
+
 static void step(struct world *self)
 {
-    uint32_t dice = below(self, 100);
-    if (dice < 40)
-        do_insert(self);
-    else if (dice < 49)
-        do_lease(self);
-    else if (dice < 57)
-        do_sample(self);
-    else if (dice < 62)
-        do_permit(self);
-    else if (dice < 72)
-        do_update(self);
-    else if (dice < 74)
-        do_hide(self);
-    else if (dice < 79)
-        do_delete(self);
-    else if (dice < 80)
-        testpeer_reset(some_peer(self), some_table(self));
-    else if (dice < 81)
-        (below(self, 2) ? do_limiter : do_max_lag)(self);
-    else if (dice < 84)
-        do_params(self);
-    else if (dice < 87)
-        do_session(self);
-    else if (dice < 94)
-        do_heartbeat(self);
-    else if (dice < 98)
-        embed_advance(&self->embed, below(self, 100));
-    else
-        do_checkpoint(self);
-    for (uint32_t i = 0; i < WORLD_PEERS; i++)
+    /* Percent of the steps. */
+    static const struct {
+        uint32_t share;
+        void (*work)(struct world *self);
+    } rows[] = {{40, do_insert}, {9, do_lease},     {8, do_sample},  {5, do_permit},    {10, do_update},
+                {2, do_hide},    {5, do_delete},    {1, do_reset},   {1, do_limiter},   {3, do_params},
+                {3, do_session}, {7, do_heartbeat}, {4, do_advance}, {2, do_checkpoint}};
+    uint32_t dice = below(self, 100), i = 0;
+    for (; dice >= rows[i].share; i++)
+        dice -= rows[i].share;
+    rows[i].work(self);
+    for (i = 0; i < WORLD_PEERS; i++)
         if (below(self, 16) == 0)
             testpeer_forget(self->peers[i]);
 }
@@ -316,43 +303,11 @@ void world_twin(struct world *self, struct world *twin, const char *more)
     start(twin, more);
 }
 
-/* Everything but the sockets. */
-static void peer_take_over(struct testpeer *self, struct testpeer *from)
-{
-    self->keep = true;
-    self->client = from->client;
-    self->next_id = from->next_id;
-    memcpy(self->columns, from->columns, sizeof self->columns);
-    self->n_columns = from->n_columns;
-    memcpy(self->session, from->session, sizeof self->session);
-    self->ordinal = from->ordinal;
-    self->key_base = from->key_base;
-    self->number = from->number;
-    self->chunk = from->chunk;
-    self->step = from->step;
-    self->oldest_chunk = from->oldest_chunk;
-    self->policy = from->policy;
-    self->episode = from->episode;
-    memcpy(self->tables, from->tables, sizeof self->tables);
-    self->n_tables = from->n_tables;
-    for (uint32_t i = 0; i < from->n_layouts; i++) {
-        self->layouts[i] = from->layouts[i];
-        for (uint32_t t = 0; t < from->n_tables; t++)
-            if (from->layouts[i].items == &from->tables[t].items)
-                self->layouts[i].items = &self->tables[t].items;
-    }
-    self->n_layouts = from->n_layouts;
-    self->sent = from->sent;
-    self->sent_end = from->sent ? from->sent_end : &self->sent;
-    from->sent = NULL;
-    from->sent_end = &from->sent;
-}
-
 void world_follow(struct world *self, struct world *from)
 {
     for (uint32_t i = 0; i < WORLD_PEERS; i++) {
-        struct testpeer *peer = self->peers[i] = testpeer_new(&self->embed);
-        peer_take_over(peer, from->peers[i]);
+        struct testpeer *peer = self->peers[i] = from->peers[i];
+        testpeer_move(peer, &self->embed);
         const struct testpeer_answer *answer = testpeer_resume(peer, 1, false);
         assert_int_equal(answer->status, RP_OK);
         assert_true(peer->resumed);

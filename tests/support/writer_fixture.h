@@ -2,9 +2,8 @@
 #ifndef TESTS_SUPPORT_WRITER_FIXTURE_H
 #define TESTS_SUPPORT_WRITER_FIXTURE_H
 
-#include "replay/client.h"
-#include "replay/writer.h"
 #include "tests/support/fakepeer.h"
+#include "tests/support/scoped.h"
 
 struct writer_fixture {
     struct fakepeer peer;

@@ -155,17 +155,13 @@ void admin_json_element(struct json *out, int32_t dtype, const void *at)
         json_boolean(out, load(at, 1) != 0);
         break;
     case RP_DTYPE_INT8:
-        json_signed(out, (int8_t)load(at, 1));
-        break;
     case RP_DTYPE_INT16:
-        json_signed(out, (int16_t)load(at, 2));
-        break;
     case RP_DTYPE_INT32:
-        json_signed(out, (int32_t)load(at, 4));
+    case RP_DTYPE_INT64: {
+        uint32_t unused = 64 - 8 * dtype_size(dtype);
+        json_signed(out, (int64_t)(load(at, dtype_size(dtype)) << unused) >> unused);
         break;
-    case RP_DTYPE_INT64:
-        json_signed(out, (int64_t)load(at, 8));
-        break;
+    }
     case RP_DTYPE_FLOAT16:
         json_float(out, from_half((uint16_t)load(at, 2)));
         break;

@@ -82,7 +82,7 @@ static rp_status send_all(rp_client *client, const struct gather_plan *plan, str
 /* Returns until when the caller waits for shards that have not answered, after the first answer. */
 static int64_t wait_until(const struct gather_answers *self, rp_client *client, bool patient, int64_t first_ns)
 {
-    int64_t until = 0, now = conn_now();
+    int64_t until = 0, now = clock_ns();
     for (uint32_t i = 0; i < self->n; i++) {
         if (!self->of[i].ticket || self->of[i].reply)
             continue;
@@ -107,10 +107,10 @@ static bool await_all(struct gather_answers *self, rp_client *client, bool patie
             if (answer->ticket && !answer->reply)
                 answer->reply = conn_ticket_await(answer->ticket, 0);
             if (answer->reply && answer->reply->answered && first_ns == 0)
-                first_ns = conn_now();
+                first_ns = clock_ns();
             open = answer->ticket && !answer->reply ? answer : open;
         }
-        int64_t now = conn_now(), until = first_ns ? wait_until(self, client, patient, first_ns) : INT64_MAX;
+        int64_t now = clock_ns(), until = first_ns ? wait_until(self, client, patient, first_ns) : INT64_MAX;
         if (!open || now >= until)
             return true;
         if (self->n > 1 && until > now + LOOK_NS)
@@ -259,27 +259,18 @@ bool gather_move(void ***into, size_t *n, void ***from, size_t *n_from)
 /* Makes a row for each shard that was asked. NULL: no memory. */
 static Replay__Shards *shards_new(const struct gather_answers *answers)
 {
-    Replay__Shards *self = malloc(sizeof *self);
-    bool ok = self != NULL;
-    if (ok)
-        replay__shards__init(self);
-    for (uint32_t i = 0; i < answers->n && ok; i++) {
-        Replay__ShardInfo *row = malloc(sizeof *row);
-        ok = row != NULL;
-        if (!ok)
-            break;
-        replay__shard_info__init(row);
-        row->shard = i;
-        void *place = row;
-        ok = set_text(&row->service, "%s", answers->of[i].service) &&
-             set_text(&row->problem, "%s", answers->of[i].problem) &&
-             append((void ***)&self->shard, &self->n_shard, &place, 1);
-        if (!ok)
-            replay__shard_info__free_unpacked(row, NULL);
+    Replay__Shards shards = REPLAY__SHARDS__INIT;
+    Replay__ShardInfo rows[WIRE_MAX_SHARDS], *list[WIRE_MAX_SHARDS];
+    for (uint32_t i = 0; i < answers->n; i++) {
+        list[i] = &rows[i];
+        replay__shard_info__init(&rows[i]);
+        rows[i].shard = i;
+        rows[i].service = (char *)(uintptr_t)answers->of[i].service;
+        rows[i].problem = (char *)(uintptr_t)answers->of[i].problem;
     }
-    if (!ok && self)
-        replay__shards__free_unpacked(self, NULL);
-    return ok ? self : NULL;
+    shards.shard = list;
+    shards.n_shard = answers->n;
+    return (Replay__Shards *)unpack_clone(&shards.base);
 }
 
 /* Takes the body of a shard; NULL: it has none. */
@@ -551,19 +542,16 @@ static void drop_told(const Replay__WhyReply *sum, Replay__WhyReply *from)
 
 static bool add_missing(Replay__WhyReply *why, const struct gather_answer *answer, uint32_t shard)
 {
-    Replay__Wait *wait = malloc(sizeof *wait);
-    void *place = wait;
-    if (!wait)
-        return false;
-    replay__wait__init(wait);
-    wait->has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
-    wait->shard = shard;
-    wait->waited_ns = answer->away_ns > 0 ? (uint64_t)answer->away_ns : 0;
-    if (set_text(&wait->who, "shard %u", shard) && set_text(&wait->kind, "shard") &&
-        set_text(&wait->text, "%s", answer->problem) && append((void ***)&why->waits, &why->n_waits, &place, 1))
-        return true;
-    unpack_free(&wait->base);
-    return false;
+    Replay__Wait wait = REPLAY__WAIT__INIT;
+    char who[32];
+    snprintf(who, sizeof who, "shard %u", shard);
+    wait.has_shard_case = REPLAY__WAIT__HAS_SHARD_SHARD;
+    wait.shard = shard;
+    wait.waited_ns = answer->away_ns > 0 ? (uint64_t)answer->away_ns : 0;
+    wait.who = who;
+    wait.kind = (char *)(uintptr_t) "shard";
+    wait.text = (char *)(uintptr_t)answer->problem;
+    return append_copy((void ***)&why->waits, &why->n_waits, &wait.base);
 }
 
 static bool sum_why(struct gather_answers *answers, Replay__WhyReply *sum, uint32_t first)

@@ -27,6 +27,7 @@
 #define CATEGORY "replay"
 /* Most rows of a track: nobody looks at more, and each event is tried in every row. */
 #define ROWS_MOST 1024u
+#define NO_EVENT UINT32_MAX
 
 /* A span on its way into the file. */
 struct chart_event {
@@ -34,6 +35,7 @@ struct chart_event {
     struct trace_span span;
     uint32_t process;
     uint32_t row;   /* "tid"; 0: its track is full, and it is dropped */
+    uint32_t outer; /* in its row, the event of the track that contains it; NO_EVENT: none does */
     uint64_t arrow; /* 0: none */
     uint32_t shard; /* whose message it is */
     bool broker;    /* the process is a broker */
@@ -198,70 +200,43 @@ static int by_track(const void *left, const void *right)
     return (int)way;
 }
 
-/* A row of a track, and the ends of the events in it that may contain the next one. */
-struct row {
-    int64_t *ends;
-    uint32_t depth, capacity;
-};
-
-/* Puts the event into the row if it nests there. -1: no memory. */
-static int row_take(struct row *self, const struct chart_event *event)
-{
-    while (self->depth && self->ends[self->depth - 1] <= event->start_ns)
-        self->depth--;
-    if (self->depth && self->ends[self->depth - 1] < event->end_ns)
-        return 0;
-    if (self->depth == self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 8;
-        int64_t *grown = realloc(self->ends, capacity * sizeof *grown);
-        if (!grown)
-            return -1;
-        self->ends = grown;
-        self->capacity = capacity;
-    }
-    self->ends[self->depth++] = event->end_ns;
-    return 1;
-}
-
 static void write_row(struct chart *self, const struct chart_event *event, uint32_t number);
 
-/* Lays the n events of one track into rows. False: no memory. */
-static bool lay_track(struct chart *self, struct chart_event *events, uint32_t n)
+/* Puts event i into a row if it nests there. *inner: the innermost event of the row that may contain it; NO_EVENT: there is none. */
+static bool row_take(struct chart_event *events, uint32_t *inner, uint32_t i)
 {
-    struct row *rows = NULL;
-    uint32_t n_rows = 0;
-    bool ok = true;
-    for (uint32_t i = 0; i < n && ok; i++) {
+    while (*inner != NO_EVENT && events[*inner].end_ns <= events[i].start_ns)
+        *inner = events[*inner].outer;
+    if (*inner != NO_EVENT && events[*inner].end_ns < events[i].end_ns)
+        return false;
+    events[i].outer = *inner;
+    *inner = i;
+    return true;
+}
+
+/* Lays the n events of one track into rows. */
+static void lay_track(struct chart *self, struct chart_event *events, uint32_t n)
+{
+    uint32_t rows[ROWS_MOST], n_rows = 0;
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t at = 0;
-        int taken = 0;
-        while (at < n_rows && (taken = row_take(&rows[at], &events[i])) == 0)
+        while (at < n_rows && !row_take(events, &rows[at], i))
             at++;
         if (at == ROWS_MOST) {
             self->dropped++;
             continue;
         }
         if (at == n_rows) {
-            struct row *grown = realloc(rows, (n_rows + 1) * sizeof *grown);
-            if (grown) {
-                rows = grown;
-                rows[n_rows++] = (struct row){0};
-                taken = row_take(&rows[at], &events[i]);
-                write_row(self, &events[i], at);
-            } else {
-                taken = -1;
-            }
+            rows[n_rows++] = NO_EVENT;
+            row_take(events, &rows[at], i);
+            write_row(self, &events[i], at);
         }
         events[i].row = self->rows + at + 1;
-        ok = taken == 1;
     }
     self->rows += n_rows;
-    for (uint32_t i = 0; i < n_rows; i++)
-        free(rows[i].ends);
-    free(rows);
-    return ok;
 }
 
-static bool lay_all(struct chart *self)
+static void lay_all(struct chart *self)
 {
     qsort(self->events, self->n, sizeof *self->events, by_track);
     for (uint32_t from = 0, to; from < self->n; from = to) {
@@ -269,10 +244,8 @@ static bool lay_all(struct chart *self)
         for (to = from + 1; to < self->n; to++)
             if (self->events[to].process != first->process || self->events[to].span.track != first->span.track)
                 break;
-        if (!lay_track(self, &self->events[from], to - from))
-            return false;
+        lay_track(self, &self->events[from], to - from);
     }
-    return true;
 }
 
 /* ---- arrows ---- */
@@ -428,7 +401,8 @@ static void write_events(struct chart *self)
 static rp_status chart_write(struct chart *self, rp_error *err)
 {
     json_open(&self->json, '[');
-    bool ok = lay_all(self) && draw_arrows(self);
+    lay_all(self);
+    bool ok = draw_arrows(self);
     for (uint32_t i = 0; i < self->n_processes; i++)
         write_process(self, i);
     if (ok)

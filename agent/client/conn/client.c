@@ -8,22 +8,11 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/forks.h"
 #include "proto/base/rng.h"
 #include "proto/base/trace.h"
 #include "replay/trace.h"
 #include "replay/types.h"
-
-struct rp_client {
-    /* By the number of the shard; until the first answer: the connections to the endpoints that were named. */
-    struct conn **conns;
-    uint32_t n;
-    void *zmq;   /* context of the connections that do not have their own; NULL: none */
-    uint64_t id; /* that all connections state */
-    struct conn_shards shards;
-    char name[RP_MAX_NAME + 1];
-    struct conn_hello *hello; /* the first answer: rp_client_table borrows names from it */
-    uint32_t nearest;         /* atomic: number of the shard to read from */
-};
 
 /* How to connect. */
 struct client_plan {
@@ -31,7 +20,23 @@ struct client_plan {
     rp_client_options options;
     const struct conn_host *host; /* NULL: every connection has a thread */
     bool any;                     /* any shard is enough, even without shard 0 */
-    int64_t timeout_ms;
+};
+
+struct rp_client {
+    /* By the number of the shard; until the first answer: the connections to the endpoints that were named. */
+    struct conn **conns;
+    uint32_t n;
+    uint32_t forks; /* forks_count and process id of the process that made it */
+    pid_t pid;
+    void *zmq;   /* context of the connections that do not have their own; NULL: none */
+    uint64_t id; /* that all connections state */
+    struct conn_shards shards;
+    char name[RP_MAX_NAME + 1];
+    struct client_plan plan;  /* with its own texts; the host is borrowed until the client is connected */
+    pthread_mutex_t opening;  /* of several threads that wait for the connection, one goes on with it */
+    rp_error failure;         /* of what followed the first answer: it stays */
+    struct conn_hello *hello; /* the first answer: rp_client_table borrows names from it */
+    uint32_t nearest;         /* atomic: number of the shard to read from */
 };
 
 /* ---- connecting to all shards */
@@ -51,8 +56,9 @@ static bool is_hosted(const struct client_plan *plan)
 
 /* A context for connections that share one: with a thread for each shard, as far as there are processors, and as many sockets for each
  * as a broker that is alone has. */
-static void *shared_context(rp_client *self, const struct client_plan *plan, uint32_t shards)
+static void *shared_context(rp_client *self, uint32_t shards)
 {
+    const struct client_plan *plan = &self->plan;
     if (self->zmq || plan->options.zmq_context || is_hosted(plan))
         return self->zmq ? self->zmq : plan->options.zmq_context;
     long threads = sysconf(_SC_NPROCESSORS_ONLN);
@@ -68,22 +74,22 @@ static void *shared_context(rp_client *self, const struct client_plan *plan, uin
 }
 
 /* Opens a connection to one shard, without waiting. context NULL: it has its own. */
-static rp_status open_one(rp_client *self, const struct client_plan *plan, struct conn_plan one, void *context,
-                          struct conn **out, rp_error *err)
+static rp_status open_one(rp_client *self, struct conn_plan one, void *context, struct conn **out, rp_error *err)
 {
-    rp_client_options options = plan->options;
+    rp_client_options options = self->plan.options;
     if (context)
         options.zmq_context = context;
     one.options = &options;
-    one.host = plan->host;
+    one.host = self->plan.host;
     one.shards = &self->shards;
     one.client_id = self->id;
     return conn_open(&one, out, err);
 }
 
 /* Opens a connection to every endpoint that was named. */
-static rp_status open_named(rp_client *self, const struct client_plan *plan, rp_error *err)
+static rp_status open_named(rp_client *self, rp_error *err)
 {
+    const struct client_plan *plan = &self->plan;
     uint32_t n = 1;
     for (const char *at = plan->endpoints; *at && !is_hosted(plan); at++)
         n += *at == ',';
@@ -91,14 +97,14 @@ static rp_status open_named(rp_client *self, const struct client_plan *plan, rp_
         return err_set(err, RP_INVALID_ARGUMENT, "%u endpoints: there are at most %u shards", n, WIRE_MAX_SHARDS);
     char *names = strdup(plan->endpoints), *rest = names;
     self->conns = calloc(n, sizeof(struct conn *));
-    void *context = n > 1 ? shared_context(self, plan, n) : NULL;
+    void *context = n > 1 ? shared_context(self, n) : NULL;
     rp_status status = RP_OK;
     if (!names || !self->conns || (n > 1 && !context))
         status = err_set(err, RP_NO_MEMORY, "no memory for a client");
     while (status == RP_OK && self->n < n) {
         const char *name = n > 1 ? strsep(&rest, ",") : names;
         struct conn_plan one = {.endpoint = name + strspn(name, " "), .shard = CONN_SHARD_UNKNOWN};
-        status = open_one(self, plan, one, context, &self->conns[self->n], err);
+        status = open_one(self, one, context, &self->conns[self->n], err);
         self->n += status == RP_OK;
     }
     free(names);
@@ -107,23 +113,28 @@ static rp_status open_named(rp_client *self, const struct client_plan *plan, rp_
 
 /* Waits until all connections are up, or one is refused. When enough of them are up it waits for a while only. Of the endpoints
  * that were named (`named`) any is enough, of all shards the first must be up. */
-static rp_status await(rp_client *self, const struct client_plan *plan, bool named, int64_t deadline, rp_error *err)
+static rp_status await(rp_client *self, bool named, int64_t timeout_ms, int64_t deadline, rp_error *err)
 {
     uint32_t up;
     bool enough, in_time = true;
     rp_error refusal = {0};
     pthread_mutex_lock(&self->shards.mutex);
     for (;;) {
-        bool first_is_up = conn_outcome(self->conns[0], &refusal);
-        up = first_is_up;
-        for (uint32_t i = 1; i < self->n; i++)
-            up += conn_outcome(self->conns[i], &refusal);
-        enough = named || plan->any ? up > 0 : first_is_up;
+        struct conn *any = NULL; /* while another thread opens the connections, some are not there yet */
+        bool first_is_up = false;
+        up = 0;
+        for (uint32_t i = 0; i < self->n; i++) {
+            bool is_up = self->conns[i] && conn_outcome(self->conns[i], &refusal);
+            first_is_up |= is_up && i == 0;
+            up += is_up;
+            any = self->conns[i] ? self->conns[i] : any;
+        }
+        enough = named || self->plan.any ? up > 0 : first_is_up;
         if (refusal.status != RP_OK || up == self->n || !in_time)
             break;
         int64_t grace = self->shards.first_ns + (named ? NAMED_GRACE_NS : GRACE_NS);
         int64_t until = enough && grace < deadline ? grace : deadline;
-        in_time = conn_wait(self->conns[0], &self->shards.changed, &self->shards.mutex, until);
+        in_time = conn_wait(any, &self->shards.changed, &self->shards.mutex, until);
     }
     pthread_mutex_unlock(&self->shards.mutex);
     if (refusal.status != RP_OK)
@@ -132,12 +143,12 @@ static rp_status await(rp_client *self, const struct client_plan *plan, bool nam
         return conn_stopped(err);
     if (enough)
         return RP_OK;
-    double seconds = (double)plan->timeout_ms / 1e3;
+    double seconds = (double)timeout_ms / 1e3;
     if (named)
         return err_set(
             err, RP_UNAVAILABLE,
             "no broker answers at %.300s within %g s: is replay-broker running, and is this its service endpoint?",
-            plan->endpoints, seconds);
+            self->plan.endpoints, seconds);
     return err_set(err, RP_UNAVAILABLE,
                    "shard 0 at %s does not answer within %g s (%u of %u shards do): it has the counters, so no client "
                    "starts without it",
@@ -149,7 +160,7 @@ static rp_status check_same(struct conn *a, struct conn *b, rp_error *err)
 {
     struct conn_hello *one = conn_hello_ref(a), *other = conn_hello_ref(b);
     rp_status status = RP_OK;
-    if (one && other && one->instance != other->instance)
+    if (one && other && one->says->instance != other->says->instance)
         status = err_set(err, RP_FAILED_PRECONDITION,
                          "%.200s and %.200s are different brokers, and both answer as shard %u: name the shards of one "
                          "broker",
@@ -171,7 +182,7 @@ static rp_status sort_named(rp_client *self, const struct conn_hello *hello, rp_
     pthread_mutex_lock(&self->shards.mutex);
     for (uint32_t i = 0; i < n_named; i++) {
         uint32_t shard = conn_shard(named[i]);
-        for (uint32_t k = 0; shard == CONN_SHARD_UNKNOWN && k < hello->n_shards; k++)
+        for (uint32_t k = 0; shard == CONN_SHARD_UNKNOWN && k < hello->says->n_shards; k++)
             if (strcmp(hello->says->shards[k], conn_endpoint(named[i])) == 0)
                 shard = k;
         if (shard != CONN_SHARD_UNKNOWN && sorted[shard] && status == RP_OK)
@@ -191,41 +202,52 @@ static rp_status sort_named(rp_client *self, const struct conn_hello *hello, rp_
     return status;
 }
 
-/* Opens connections to the shards that were not named. */
-static rp_status open_rest(rp_client *self, const struct client_plan *plan, const struct conn_hello *hello,
-                           rp_error *err)
+/* A broker has answered: opens connections to the shards that were not named, as far as there are none yet. */
+static rp_status open_rest(rp_client *self, rp_error *err)
 {
-    RP_TRY(sort_named(self, hello, err));
+    if (!self->hello) {
+        for (uint32_t i = 0; i < self->n && !self->hello; i++)
+            self->hello = conn_hello_ref(self->conns[i]);
+        assert(self->hello);
+        RP_TRY(sort_named(self, self->hello, err));
+        self->nearest = (uint32_t)(self->id / 2 % self->n); /* ids are odd */
+    }
     if (self->n == 1)
         return RP_OK;
-    if (is_hosted(plan))
+    if (is_hosted(&self->plan))
         return err_set(err, RP_UNSUPPORTED, "a broker on this thread cannot be one of %u shards", self->n);
-    void *context = shared_context(self, plan, self->n);
+    void *context = shared_context(self, self->n);
     if (!context)
         return err_set(err, RP_NO_MEMORY, "no memory for %u shards", self->n);
     for (uint32_t i = 0; i < self->n; i++) {
-        struct conn_plan one = {.endpoint = hello->says->shards[i], .shard = i};
-        if (!self->conns[i])
-            RP_TRY(open_one(self, plan, one, context, &self->conns[i], err));
+        struct conn_plan one = {.endpoint = self->hello->says->shards[i], .shard = i};
+        struct conn *conn;
+        if (self->conns[i])
+            continue;
+        RP_TRY(open_one(self, one, context, &conn, err));
+        pthread_mutex_lock(&self->shards.mutex);
+        self->conns[i] = conn;
+        pthread_mutex_unlock(&self->shards.mutex);
     }
     return RP_OK;
 }
 
-static rp_status open_all(rp_client *self, const struct client_plan *plan, rp_error *err)
+rp_status rp_client_wait(rp_client *client, int64_t timeout_ms, rp_error *err)
 {
-    int64_t deadline = conn_deadline(plan->timeout_ms);
-    RP_TRY(open_named(self, plan, err));
-    RP_TRY(await(self, plan, true, deadline, err));
-    struct conn_hello *hello = NULL;
-    for (uint32_t i = 0; i < self->n && !hello; i++)
-        hello = conn_hello_ref(self->conns[i]);
-    assert(hello); /* one of them has answered */
-    rp_status status = open_rest(self, plan, hello, err);
+    int64_t deadline = conn_deadline(timeout_ms);
+    RP_TRY(conn_check_forks(client->forks, client->pid, err));
+    RP_TRY(await(client, true, timeout_ms, deadline, err));
+    pthread_mutex_lock(&client->opening);
+    if (client->failure.status == RP_OK)
+        open_rest(client, &client->failure);
+    rp_status status = (rp_status)client->failure.status;
+    if (status != RP_OK)
+        err_set(err, status, "%s", client->failure.text);
+    pthread_mutex_unlock(&client->opening);
     if (status == RP_OK)
-        status = await(self, plan, false, deadline, err);
-    for (uint32_t i = 0; status == RP_OK && i < self->n; i++)
-        status = conn_stand_in(self->conns[i], hello, err);
-    conn_hello_unref(&hello);
+        status = await(client, false, timeout_ms, deadline, err);
+    for (uint32_t i = 0; status == RP_OK && i < client->n; i++)
+        conn_stand_in(client->conns[i], client->hello);
     return status;
 }
 
@@ -263,8 +285,8 @@ rp_status client_copy_options(void *out, size_t size, const void *given, const c
     return RP_OK;
 }
 
-/* options: of the caller; NULL: none. */
-static rp_client *connect_by(struct client_plan plan, const rp_client_options *options, rp_error *err)
+/* Starts to connect. options: of the caller; NULL: none. */
+static rp_client *open_by(struct client_plan plan, const rp_client_options *options, rp_error *err)
 {
     if (client_copy_options(&plan.options, sizeof plan.options, options, "rp_client_options", err) != RP_OK)
         return NULL;
@@ -285,36 +307,55 @@ static rp_client *connect_by(struct client_plan plan, const rp_client_options *o
         snprintf(self->name, sizeof self->name, "%s", plan.options.name);
     else
         snprintf(self->name, sizeof self->name, "client-%ld", (long)getpid());
-    plan.options.name = self->name;
     conn_shards_init(&self->shards);
+    pthread_mutex_init(&self->opening, NULL);
     rng_system(&self->id, sizeof self->id);
     self->id |= 1; /* 0 stands for no client */
-    if (open_all(self, &plan, err) != RP_OK) {
+    const char *key_file = plan.options.key_file;
+    plan.options.name = self->name;
+    plan.options.key_file = key_file ? strdup(key_file) : NULL;
+    plan.endpoints = strdup(plan.endpoints);
+    self->plan = plan;
+    self->pid = getpid();
+    bool watched = forks_watch();
+    self->forks = forks_count();
+    bool copied = watched && plan.endpoints && (plan.options.key_file || !key_file);
+    if (!copied)
+        err_set(err, RP_NO_MEMORY, "no memory for a client");
+    if (!copied || open_named(self, err) != RP_OK)
         rp_client_destroy(&self);
-        return NULL;
-    }
-    self->hello = conn_hello_ref(client_conn(self));
-    self->nearest = (uint32_t)(self->id / 2 % self->n); /* ids are odd */
     return self;
+}
+
+static rp_client *connect_by(struct client_plan plan, const rp_client_options *options, int64_t timeout_ms,
+                             rp_error *err)
+{
+    rp_client *self = open_by(plan, options, err);
+    if (self && rp_client_wait(self, timeout_ms, err) != RP_OK)
+        rp_client_destroy(&self);
+    return self;
+}
+
+rp_client *rp_client_open(const char *endpoints, const rp_client_options *options, rp_error *err)
+{
+    return open_by((struct client_plan){.endpoints = endpoints}, options, err);
 }
 
 rp_client *rp_client_connect(const char *endpoints, const rp_client_options *options, int64_t timeout_ms, rp_error *err)
 {
-    return connect_by((struct client_plan){.endpoints = endpoints, .timeout_ms = timeout_ms}, options, err);
+    return connect_by((struct client_plan){.endpoints = endpoints}, options, timeout_ms, err);
 }
 
 rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
                           int64_t timeout_ms, rp_error *err)
 {
-    return connect_by((struct client_plan){.endpoints = endpoints, .host = host, .timeout_ms = timeout_ms}, options,
-                      err);
+    return connect_by((struct client_plan){.endpoints = endpoints, .host = host}, options, timeout_ms, err);
 }
 
 rp_client *client_connect_any(const char *endpoints, const rp_client_options *options, int64_t timeout_ms,
                               rp_error *err)
 {
-    return connect_by((struct client_plan){.endpoints = endpoints, .any = true, .timeout_ms = timeout_ms}, options,
-                      err);
+    return connect_by((struct client_plan){.endpoints = endpoints, .any = true}, options, timeout_ms, err);
 }
 
 void rp_client_destroy(rp_client **client)
@@ -323,7 +364,7 @@ void rp_client_destroy(rp_client **client)
     if (!self)
         return;
     *client = NULL;
-    bool foreign = self->n && self->conns[0] && conn_is_foreign(self->conns[0]);
+    bool foreign = self->forks != forks_count();
     conn_hello_unref(&self->hello);
     for (uint32_t i = 0; i < self->n && !foreign; i++)
         if (self->conns[i])
@@ -335,7 +376,10 @@ void rp_client_destroy(rp_client **client)
         if (self->zmq)
             zmq_ctx_term(self->zmq);
         conn_shards_fini(&self->shards);
+        pthread_mutex_destroy(&self->opening);
     }
+    free((char *)(uintptr_t)self->plan.endpoints);
+    free((char *)(uintptr_t)self->plan.options.key_file);
     free(self);
 }
 
@@ -413,8 +457,8 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
     rp_client_info info = {
         .state = rp_client_get_state(client),
         .id = conn_client_id(conn),
-        .broker = hello->instance,
-        .tables = hello->n_tables,
+        .broker = conn_instance(conn),
+        .tables = (uint32_t)hello->says->n_tables,
         .max_batch = hello->says->max_batch,
         .shards = client->n,
     };
@@ -430,7 +474,7 @@ rp_status rp_client_get_info(rp_client *client, rp_client_info *out, rp_error *e
 
 const char *rp_client_table(rp_client *client, uint32_t i)
 {
-    return i < client->hello->n_tables ? client->hello->says->tables[i]->name : NULL;
+    return i < client->hello->says->n_tables ? client->hello->says->tables[i]->name : NULL;
 }
 
 /* ---- spans of programs */

@@ -52,9 +52,9 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
         *addition = NULL;
         return conn_check_process(conn, err);
     }
-    int64_t start = conn_now();
+    int64_t start = clock_ns();
     struct conn_reply *reply = conn_ticket_await(ticket, deadline);
-    conn_waited_add(conn, conn_now() - start);
+    conn_waited_add(conn, clock_ns() - start);
     if (!reply && !conn_is_stopped()) {
         char title[300];
         return err_set(err, RP_DEADLINE_EXCEEDED, "%s has not answered an addition within %lld ms",

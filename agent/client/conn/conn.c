@@ -85,9 +85,10 @@ struct conn {
     struct request_list submitted;
     uint64_t cancels[CANCELS_MOST]; /* ids that the I/O thread is to cancel */
     uint32_t n_cancels;
-    struct loan *first_loan, *last_loan;
+    TAILQ_HEAD(loan_list, loan) loans;
     struct conn_command *commands;
     struct conn_hello *hello;
+    bool stands_in;       /* hello is what another shard said: this one has not answered yet */
     enum link_state link; /* the I/O thread changes it, and reads it without the mutex */
     int64_t lost_ns;      /* time at which the connection was lost */
     uint64_t reconnects;
@@ -107,6 +108,7 @@ struct conn {
      * is not known to be one of several. */
     uint32_t io_shard;
     bool pipe_ready; /* the last poll found a wake-up in the pipe */
+    bool own_wake;   /* woken is this thread's own doing: the pipe has nothing of it */
     /* The socket may hold something: it is new, its descriptor was readable, or it was used since it was read until it was empty. */
     bool dealer_used, monitor_used;
     uint64_t n_replies; /* taken so far */
@@ -128,11 +130,16 @@ bool conn_is_foreign(const struct conn *self)
 
 rp_status conn_check_process(const struct conn *self, rp_error *err)
 {
-    if (!conn_is_foreign(self))
+    return conn_check_forks(self->forks, self->pid, err);
+}
+
+rp_status conn_check_forks(uint32_t forks, pid_t pid, rp_error *err)
+{
+    if (forks == forks_count())
         return RP_OK;
     return err_set(err, RP_FAILED_PRECONDITION,
                    "this client belongs to process %ld, and this is process %ld: make a new client after fork",
-                   (long)self->pid, (long)getpid());
+                   (long)pid, (long)getpid());
 }
 
 const char *conn_endpoint(const struct conn *self)
@@ -220,7 +227,7 @@ uint64_t conn_reconnects(struct conn *self)
 int64_t conn_away_ns(struct conn *self)
 {
     pthread_mutex_lock(&self->mutex);
-    int64_t away = self->link == LINK_UP ? 0 : conn_now() - self->lost_ns + 1;
+    int64_t away = self->link == LINK_UP ? 0 : clock_ns() - self->lost_ns + 1;
     pthread_mutex_unlock(&self->mutex);
     return away;
 }
@@ -228,21 +235,25 @@ int64_t conn_away_ns(struct conn *self)
 struct conn_hello *conn_hello_ref(struct conn *self)
 {
     pthread_mutex_lock(&self->mutex);
-    struct conn_hello *hello = self->hello;
-    if (hello)
-        __atomic_add_fetch(&hello->refs, 1, __ATOMIC_RELAXED);
+    struct conn_hello *hello = hello_ref(self->hello);
     pthread_mutex_unlock(&self->mutex);
     return hello;
 }
 
-rp_status conn_stand_in(struct conn *self, const struct conn_hello *from, rp_error *err)
+void conn_stand_in(struct conn *self, struct conn_hello *from)
 {
     pthread_mutex_lock(&self->mutex);
-    if (!self->hello)
-        self->hello = hello_stand_in(from);
-    bool ok = self->hello != NULL;
+    self->stands_in = self->stands_in || !self->hello;
+    self->hello = self->hello ? self->hello : hello_ref(from);
     pthread_mutex_unlock(&self->mutex);
-    return ok ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a client");
+}
+
+uint64_t conn_instance(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    uint64_t instance = self->stands_in ? 0 : self->hello->says->instance;
+    pthread_mutex_unlock(&self->mutex);
+    return instance;
 }
 
 void conn_waited_add(struct conn *self, int64_t ns)
@@ -273,13 +284,13 @@ const char *conn_title(const struct conn *self, char *out, size_t size)
 void conn_describe(struct conn *self, char *out, size_t size)
 {
     pthread_mutex_lock(&self->mutex);
-    double lost_s = (double)(conn_now() - self->lost_ns) / 1e9;
+    double lost_s = (double)(clock_ns() - self->lost_ns) / 1e9;
     const char *reason = self->refusal.text, *colon = reason[0] ? ": " : "";
     if (self->link == LINK_UP)
         out[0] = '\0';
     else if (strstr(reason, self->endpoint)) /* it answers, and the sentence says who, and why it is refused */
         snprintf(out, size, "%s", reason);
-    else if (has_number(self) && (!self->hello || self->hello->basis)) /* who knows since when */
+    else if (has_number(self) && (!self->hello || self->stands_in)) /* who knows since when */
         snprintf(out, size, "shard %u at %s does not answer (tried for %.1f s)%s%s", self->shard, self->endpoint,
                  lost_s, colon, reason);
     else if (has_number(self))
@@ -291,14 +302,6 @@ void conn_describe(struct conn *self, char *out, size_t size)
 }
 
 /* ---- requests in flight (I/O thread) */
-
-static struct conn_request *make_request(struct conn *self, const struct conn_message *message)
-{
-    struct conn_request *request = request_new(self->client_id, message);
-    if (request)
-        request->deadline_ns = conn_deadline(message->timeout_ms);
-    return request;
-}
 
 /* Returns the id up to which all samples were read or cancelled. Samples that another thread has just submitted have higher ids than
  * all that were taken. */
@@ -321,7 +324,7 @@ static void transmit(struct conn *self, struct conn_request *request)
 /* Sends a request whose answer is not waited for with the others. False: no memory. */
 static bool send_untracked(struct conn *self, const struct conn_message *message, uint64_t id)
 {
-    struct conn_request *request = make_request(self, message);
+    struct conn_request *request = request_new(self->client_id, message);
     if (!request)
         return false;
     request_name(request, id);
@@ -333,8 +336,8 @@ static bool send_untracked(struct conn *self, const struct conn_message *message
 static int64_t expire_requests(struct conn *self, int64_t now_ns)
 {
     int64_t next = INT64_MAX;
-    for (struct conn_request *request = self->pending.list.first, *after; request; request = after) {
-        after = request->next;
+    for (struct conn_request *request = TAILQ_FIRST(&self->pending.list), *after; request; request = after) {
+        after = TAILQ_NEXT(request, link);
         if (request->deadline_ns > now_ns) {
             next = request->deadline_ns < next ? request->deadline_ns : next;
             continue;
@@ -350,7 +353,7 @@ static int64_t expire_requests(struct conn *self, int64_t now_ns)
             request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms",
                         conn_title(self, text, sizeof text), (long long)request->timeout_ms);
         }
-        after = self->pending.list.first; /* a reply function may have sent a request */
+        after = TAILQ_FIRST(&self->pending.list); /* a reply function may have sent a request */
         next = INT64_MAX;
     }
     return next;
@@ -367,8 +370,8 @@ static void send_cancel(struct conn *self, uint64_t id)
 
 static void drop_once(struct conn *self, const struct conn_part *part, bool tell)
 {
-    for (struct conn_request *request = self->pending.list.first, *after; request; request = after) {
-        after = request->next;
+    for (struct conn_request *request = TAILQ_FIRST(&self->pending.list), *after; request; request = after) {
+        after = TAILQ_NEXT(request, link);
         if (!request->part || (part && request->part != part))
             continue;
         requests_take(&self->pending, request->id);
@@ -399,7 +402,7 @@ static void cancel_request(struct conn *self, uint64_t id, int64_t now_ns)
 uint64_t conn_send_once(struct conn *self, struct conn_part *part, const struct conn_message *message,
                         conn_reply_fn *fn)
 {
-    struct conn_request *request = self->link == LINK_UP ? make_request(self, message) : NULL;
+    struct conn_request *request = self->link == LINK_UP ? request_new(self->client_id, message) : NULL;
     if (!request)
         return 0;
     uint64_t id = message->again ? message->again : atomic_fetch_add(&self->next_id, 1);
@@ -508,7 +511,7 @@ static void trace_told(struct conn *self, const struct wire_reply *reply, int64_
     if (unpack(&replay__tracing__descriptor, reply->tracing.data, reply->tracing.size, &message) != RP_OK)
         return;
     const Replay__Tracing *told = (const Replay__Tracing *)message;
-    int64_t now = conn_now(), left = (int64_t)(told->end_ns - told->now_ns);
+    int64_t now = clock_ns(), left = (int64_t)(told->end_ns - told->now_ns);
     bool fresh = !trace->number && told->trace && told->trace != trace->last && left > 0 && left < DURATION_MOST;
     if (fresh && trace_start(&self->trace, SPANS_MOST)) {
         trace->number = told->trace;
@@ -648,7 +651,7 @@ static void link_warn(struct conn *self, int64_t now_ns)
     self->warn_time = now_ns + self->warn_pause_ns;
     bool refused = self->refusal.status != RP_OK;
     pthread_mutex_lock(&self->mutex);
-    bool known = self->hello && !self->hello->basis;
+    bool known = self->hello && !self->stands_in;
     pthread_mutex_unlock(&self->mutex);
     log_line(LEVEL_WARN, "C0106", refused ? "still refused; still trying" : "no broker answers; still trying",
              "endpoint=%s waited_s=%.0f reason=%s hint=\"%s\"", self->endpoint, (double)(now_ns - self->lost_ns) / 1e9,
@@ -711,7 +714,7 @@ static void link_no_memory(struct conn *self)
 {
     rp_error refusal = {0};
     err_set(&refusal, RP_NO_MEMORY, "no memory to say HELLO to a broker");
-    link_refused(self, &refusal, conn_now());
+    link_refused(self, &refusal, clock_ns());
 }
 
 static void link_say_hello(struct conn *self)
@@ -743,16 +746,18 @@ static void take_hello(struct conn *self, struct conn_hello *hello)
 {
     pthread_mutex_lock(&self->mutex);
     struct conn_hello *old = self->hello;
+    bool again = old && !self->stands_in;
     self->hello = hello;
+    self->stands_in = false;
     hello->arena = conn_arena_map(old ? old->arena : NULL, hello->says->arena, conn_is_inside(self));
     atomic_store(&self->has_arena, hello->arena != NULL);
     self->refusal = (rp_error){0};
-    self->reconnects += old && !old->basis;
+    self->reconnects += again;
     pthread_mutex_unlock(&self->mutex);
-    if (old && !old->basis) {
+    if (again) {
         conn_shards_compare(self->shards, old, hello);
         log_line(LEVEL_INFO, "C0102", "connected again", "endpoint=%s restarted=%s", self->endpoint,
-                 old->instance == hello->instance ? "no" : "yes");
+                 old->says->instance == hello->says->instance ? "no" : "yes");
     } else if (old) {
         log_line(LEVEL_INFO, "C0105", "connected to a late shard", "endpoint=%s shard=%u", self->endpoint,
                  hello->says->shard);
@@ -763,7 +768,7 @@ static void take_hello(struct conn *self, struct conn_hello *hello)
 static void link_answer(struct conn *self, const struct conn_reply *reply)
 {
     rp_error refusal = {0};
-    int64_t now = conn_now();
+    int64_t now = clock_ns();
     struct conn_hello *hello = NULL;
     self->hello_id = 0;
     if (conn_reply_status(reply, &refusal) == RP_OK)
@@ -774,7 +779,7 @@ static void link_answer(struct conn *self, const struct conn_reply *reply)
         conn_hello_unref(&hello);
         return;
     }
-    if (hello && hello->n_shards > 1 && self->io_shard == CONN_SHARD_UNKNOWN && self->dealer) {
+    if (hello && hello->says->n_shards > 1 && self->io_shard == CONN_SHARD_UNKNOWN && self->dealer) {
         self->io_shard =
             hello->says->shard; /* once a socket is connected, its heartbeats and thread cannot be changed */
         conn_hello_unref(&hello);
@@ -794,7 +799,7 @@ static void link_answer(struct conn *self, const struct conn_reply *reply)
     set_link(self, LINK_UP, now);
     for (struct conn_part *part = self->parts; part; part = part->next)
         part->ops->up(part, hello);
-    for (struct conn_request *request = self->pending.list.first; request; request = request->next)
+    for (struct conn_request *request = TAILQ_FIRST(&self->pending.list); request; request = TAILQ_NEXT(request, link))
         if (!request->cancelled)
             transmit(self, request);
 }
@@ -876,14 +881,22 @@ static void link_step(struct conn *self, int64_t now_ns)
 
 /* ---- the I/O thread */
 
+/* The connection whose I/O thread this is; NULL: none. */
+static _Thread_local struct conn *served;
+
 /* One wake-up serves all callers until the thread takes it, in take_submitted. So callers submit before they wake the thread,
- * and the thread looks at what was submitted after it has taken the wake-up. */
+ * and the thread looks at what was submitted after it has taken the wake-up. The thread takes what it submits itself, in a reply
+ * function, before it sleeps. */
 void conn_wake(struct conn *self)
 {
-    if (!atomic_exchange(&self->woken, true) && self->wake_write >= 0) {
-        ssize_t n = write(self->wake_write, "", 1);
-        (void)n; /* a full pipe wakes too */
+    if (atomic_exchange(&self->woken, true) || self->wake_write < 0)
+        return;
+    if (served == self) {
+        self->own_wake = true;
+        return;
     }
+    ssize_t n = write(self->wake_write, "", 1);
+    (void)n; /* a full pipe wakes too */
 }
 
 static void take_commands(struct conn *self, struct conn_command *commands)
@@ -918,13 +931,14 @@ static void take_submitted(struct conn *self, int64_t now_ns)
     char drained[64];
     if (!self->pipe_ready && !atomic_load(&self->woken))
         return;
-    while (self->wake_read >= 0 && read(self->wake_read, drained, sizeof drained) == sizeof drained)
+    bool reads = self->wake_read >= 0 && (self->pipe_ready || !self->own_wake);
+    while (reads && read(self->wake_read, drained, sizeof drained) == sizeof drained)
         ;
     atomic_store(&self->woken, false);
-    self->pipe_ready = false;
+    self->pipe_ready = self->own_wake = false;
     pthread_mutex_lock(&self->mutex);
-    struct conn_request *request = self->submitted.first;
-    self->submitted = (struct request_list){0};
+    struct request_list submitted = TAILQ_HEAD_INITIALIZER(submitted);
+    TAILQ_CONCAT(&submitted, &self->submitted, link);
     struct conn_command *commands = self->commands;
     self->commands = NULL;
     uint64_t cancels[CANCELS_MOST];
@@ -935,8 +949,8 @@ static void take_submitted(struct conn *self, int64_t now_ns)
         pthread_cond_broadcast(&self->changed);
     pthread_mutex_unlock(&self->mutex);
 
-    for (struct conn_request *next; request; request = next) {
-        next = request->next;
+    for (struct conn_request *request = TAILQ_FIRST(&submitted), *next; request; request = next) {
+        next = TAILQ_NEXT(request, link);
         self->taken = request->id > self->taken ? request->id : self->taken; /* an earlier one may be sent again */
         requests_add(&self->pending, request);
         if (self->link == LINK_UP)
@@ -993,7 +1007,7 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
                     protobuf_c_message_descriptor_get_field(&replay__request__descriptor, request->field);
                 trace_add(&self->trace, field ? field->name : "request", "requests",
                           &(struct trace_span){.start_ns = request->traced_ns,
-                                               .duration_ns = conn_now() - request->traced_ns,
+                                               .duration_ns = clock_ns() - request->traced_ns,
                                                .id = request->id,
                                                .link = TRACE_REQUEST});
             }
@@ -1030,7 +1044,7 @@ static void take_replies(struct conn *self)
 
 static int64_t turn(struct conn *self)
 {
-    int64_t now = conn_now();
+    int64_t now = clock_ns();
     take_submitted(self, now);
     /* Only now: a stop that came while take_submitted took a wake-up has sent no wake-up of its own. */
     if (atomic_load(&self->stopping))
@@ -1038,6 +1052,8 @@ static int64_t turn(struct conn *self)
     link_watch(self, now);
     link_step(self, now);
     take_replies(self);
+    if (self->own_wake)
+        take_submitted(self, now);
     int64_t next = expire_requests(self, now);
     for (struct conn_part *part = self->parts; part; part = part->next) {
         int64_t at = part->ops->tick(part, now);
@@ -1060,8 +1076,8 @@ static void finish(struct conn *self)
 {
     self->pipe_ready = true;
     take_submitted(self, 0);
-    while (self->pending.list.first)
-        request_end(requests_take(&self->pending, self->pending.list.first->id), RP_CANCELLED,
+    while (TAILQ_FIRST(&self->pending.list))
+        request_end(requests_take(&self->pending, TAILQ_FIRST(&self->pending.list)->id), RP_CANCELLED,
                     "the client is being closed");
     link_close(self);
 }
@@ -1105,7 +1121,7 @@ static uint32_t add_parts(struct conn *self, bool *ready)
 /* Returns the milliseconds until a time, at most `most`. */
 static int ms_until(int64_t until_ns, int most)
 {
-    int64_t left = until_ns - conn_now();
+    int64_t left = until_ns - clock_ns();
     int64_t left_ms = left <= 0 ? 0 : (left - 1) / NS_PER_MS + 1;
     return left_ms < most ? (int)left_ms : most;
 }
@@ -1120,7 +1136,7 @@ static void wait_for_work(struct conn *self, int64_t until_ns)
     }
     self->dealer_used = self->dealer_used && socket_has(self->dealer, ZMQ_POLLIN);
     self->monitor_used = self->monitor_used && socket_has(self->monitor, ZMQ_POLLIN);
-    bool ready = self->dealer_used || self->monitor_used;
+    bool ready = self->dealer_used || self->monitor_used || self->own_wake;
     uint32_t n = add_parts(self, &ready);
     self->fds[POLL_PIPE] = (struct pollfd){.fd = self->wake_read, .events = POLLIN};
     self->fds[POLL_DEALER] = (struct pollfd){.fd = socket_fd(self->dealer), .events = POLLIN};
@@ -1133,7 +1149,7 @@ static void wait_for_work(struct conn *self, int64_t until_ns)
 
 static void *io_main(void *arg)
 {
-    struct conn *self = arg;
+    struct conn *self = served = arg;
     for (;;) {
         int64_t next = turn(self);
         if (atomic_load(&self->stopping))
@@ -1171,7 +1187,7 @@ static bool wait_once(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *
     pthread_mutex_unlock(mutex);
     serve(self, until_ns);
     pthread_mutex_lock(mutex);
-    return until_ns == INT64_MAX || conn_now() < until_ns;
+    return until_ns == INT64_MAX || clock_ns() < until_ns;
 }
 
 bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
@@ -1188,17 +1204,9 @@ void conn_look(struct conn *self)
 
 /* ---- calls from other threads */
 
-static void loan_add(struct conn *self, struct loan *loan, uint64_t id)
-{
-    *loan = (struct loan){.id = id, .prev = self->last_loan};
-    *(self->last_loan ? &self->last_loan->next : &self->first_loan) = loan;
-    self->last_loan = loan;
-    atomic_store(&self->unread, self->first_loan->id);
-}
-
 uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx)
 {
-    struct conn_request *request = make_request(self, message);
+    struct conn_request *request = request_new(self->client_id, message);
     if (!request)
         return 0;
     request->fn = fn;
@@ -1206,9 +1214,12 @@ uint64_t conn_try_send(struct conn *self, const struct conn_message *message, co
     pthread_mutex_lock(&self->mutex);
     uint64_t id = message->again ? message->again : atomic_fetch_add(&self->next_id, 1);
     request_name(request, id);
-    request_list_add(&self->submitted, request);
-    if (message->loan)
-        loan_add(self, message->loan, id);
+    TAILQ_INSERT_TAIL(&self->submitted, request, link);
+    if (message->loan) {
+        message->loan->id = id;
+        TAILQ_INSERT_TAIL(&self->loans, message->loan, link);
+        atomic_store(&self->unread, TAILQ_FIRST(&self->loans)->id);
+    }
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);
     return id;
@@ -1219,10 +1230,6 @@ uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_r
     uint64_t id = conn_try_send(self, message, fn, ctx);
     if (id)
         return id;
-    for (uint32_t i = 0; i < message->n_payload; i++) {
-        zmq_msg_close(&message->payload[i]);
-        zmq_msg_init(&message->payload[i]);
-    }
     fn(ctx, reply_no_memory());
     return atomic_fetch_add(&self->next_id, 1);
 }
@@ -1232,9 +1239,8 @@ void conn_loan_end(struct conn *self, struct loan *loan)
     if (!loan->id)
         return;
     pthread_mutex_lock(&self->mutex);
-    *(loan->prev ? &loan->prev->next : &self->first_loan) = loan->next;
-    *(loan->next ? &loan->next->prev : &self->last_loan) = loan->prev;
-    atomic_store(&self->unread, self->first_loan ? self->first_loan->id : 0);
+    TAILQ_REMOVE(&self->loans, loan, link);
+    atomic_store(&self->unread, TAILQ_EMPTY(&self->loans) ? 0 : TAILQ_FIRST(&self->loans)->id);
     pthread_mutex_unlock(&self->mutex);
     loan->id = 0;
 }
@@ -1280,18 +1286,16 @@ static void ticket_unref(struct conn_ticket *self)
     if (__atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
         return;
     conn_reply_destroy(&self->reply);
-    pthread_mutex_destroy(&self->lock);
-    pthread_cond_destroy(&self->done);
     free(self);
 }
 
 static void on_ticket_reply(void *ctx, struct conn_reply *reply)
 {
     struct conn_ticket *self = ctx;
-    pthread_mutex_lock(&self->lock);
+    pthread_mutex_lock(&self->conn->mutex);
     self->reply = reply;
-    pthread_cond_signal(&self->done);
-    pthread_mutex_unlock(&self->lock);
+    pthread_cond_broadcast(&self->conn->changed);
+    pthread_mutex_unlock(&self->conn->mutex);
     ticket_unref(self);
 }
 
@@ -1304,14 +1308,11 @@ struct conn_ticket *conn_ticket_new(struct conn *conn, const struct conn_message
     }
     self->conn = conn;
     self->refs = 2;
-    pthread_mutex_init(&self->lock, NULL);
-    conn_cond_init(&self->done);
     self->id = conn_try_send(conn, message, on_ticket_reply, self);
     if (self->id)
         return self;
     err_set(err, RP_NO_MEMORY, "no memory for a request");
-    self->refs = 1;
-    ticket_unref(self);
+    free(self);
     return NULL;
 }
 
@@ -1319,12 +1320,13 @@ struct conn_reply *conn_ticket_await(struct conn_ticket *self, int64_t deadline_
 {
     if (deadline_ns == 0)
         conn_look(self->conn);
-    pthread_mutex_lock(&self->lock);
-    while (!self->reply && deadline_ns != 0 && conn_wait(self->conn, &self->done, &self->lock, deadline_ns))
+    struct conn *conn = self->conn;
+    pthread_mutex_lock(&conn->mutex);
+    while (!self->reply && deadline_ns != 0 && conn_wait(conn, &conn->changed, &conn->mutex, deadline_ns))
         ;
     struct conn_reply *reply = self->reply;
     self->reply = NULL;
-    pthread_mutex_unlock(&self->lock);
+    pthread_mutex_unlock(&conn->mutex);
     return reply;
 }
 
@@ -1391,6 +1393,9 @@ static void init(struct conn *self, const struct conn_plan *plan)
     self->client_id = plan->client_id;
     pthread_mutex_init(&self->mutex, NULL);
     trace_init(&self->trace);
+    TAILQ_INIT(&self->submitted);
+    TAILQ_INIT(&self->loans);
+    TAILQ_INIT(&self->pending.list);
     conn_cond_init(&self->changed);
     int64_t min_ms = options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
     int64_t max_ms = options->backoff_max_ms > 0 ? options->backoff_max_ms : 5000;
@@ -1401,7 +1406,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);
     atomic_store(&self->next_id, 1);
-    self->lost_ns = conn_now();
+    self->lost_ns = clock_ns();
     link_expect(self, self->lost_ns);
     self->endpoint = self->home = strdup(plan->endpoint);
     self->name = strdup(options->name ? options->name : "client");

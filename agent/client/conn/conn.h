@@ -2,10 +2,9 @@
  *
  * The room agent/client/conn owns the service DEALER, the background thread that uses it, and reconnecting. It offers requests
  * with replies (conn_send, conn_call), what the broker said in HELLO, and parts: objects of other rooms that live on the I/O
- * thread (struct conn_part). Files, from the ground up: wait.c (deadlines), arena.c (the memory of a broker on this host), request.c
- * (requests and replies), hello.c (what brokers
- * say of themselves), handshake.c (keys), conn.c (one connection), client.c (rp_client: the connections to all shards), params.c
- * (parameters), collective.c (counters, sums).
+ * thread (struct conn_part). Files, from the ground up: wait.c (deadlines), pool.c (memory that any thread returns), arena.c (the memory
+ * of a broker on this host), request.c (requests and replies), hello.c (what brokers say of themselves), handshake.c (keys), conn.c
+ * (one connection), client.c (rp_client: the connections to all shards), params.c (parameters), collective.c (counters, sums).
  *
  * A connection through the channels of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The
  * I/O thread" is then the caller's thread, and all calls come from one thread.
@@ -32,11 +31,11 @@ struct trace;
 
 /* ---- requests ---- */
 
-/* Sends a request and returns its id, never 0. Out of memory: calls fn with RP_NO_MEMORY on the caller's thread before it
- * returns. */
+/* Sends a request, and returns its id, never 0. Out of memory: calls fn with RP_NO_MEMORY on the caller's thread before it returns, and
+ * the payload stays as it was. */
 uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx);
 
-/* The same, but returns 0 if there is no memory: then fn is not called, and the payload stays as it was. */
+/* The same, but returns 0 if there is no memory: then fn is not called. */
 uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx);
 
 /* The items of a sample were read, or nobody wants them: the broker need not keep them. Ends a loan once. */
@@ -46,13 +45,11 @@ void conn_loan_end(struct conn *self, struct loan *loan);
  * already in flight, else with RP_CANCELLED. Ignores unknown ids. */
 void conn_cancel(struct conn *self, uint64_t id);
 
-/* A request whose reply the caller collects. */
+/* A request whose reply the caller collects. The mutex of the connection guards the reply. */
 struct conn_ticket {
     struct conn *conn;
-    uint64_t id;   /* of the request */
-    uint32_t refs; /* the caller, and the request */
-    pthread_mutex_t lock;
-    pthread_cond_t done;
+    uint64_t id;              /* of the request */
+    uint32_t refs;            /* the caller, and the request */
     struct conn_reply *reply; /* NULL: no reply yet */
 };
 
@@ -68,7 +65,7 @@ void conn_ticket_destroy(struct conn_ticket **self);
  * status is RP_OK; otherwise *out is NULL. out may be NULL. */
 rp_status conn_call(struct conn *self, const struct conn_message *message, struct conn_reply **out, rp_error *err);
 
-/* Returns the newest answer to HELLO with a reference; never NULL once rp_client_connect has returned. */
+/* Returns the newest answer to HELLO with a reference; never NULL once rp_client_wait has returned RP_OK. */
 struct conn_hello *conn_hello_ref(struct conn *self);
 
 /* ---- life ---- */
@@ -97,8 +94,8 @@ struct conn_plan {
 
 /* Starts to connect and does not wait. */
 rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *err);
-/* Gives a connection that has not heard from its broker yet a stand-in for the answer to HELLO. */
-rp_status conn_stand_in(struct conn *self, const struct conn_hello *from, rp_error *err);
+/* Lets what another shard said stand in for the answer to HELLO, on a connection that has not heard from its broker yet. */
+void conn_stand_in(struct conn *self, struct conn_hello *from);
 /* Says, with the mutex of the shards held, for which shard this connection is. */
 void conn_number(struct conn *self, uint32_t shard);
 /* Tells the thread to stop, and does not wait for it. */
@@ -109,6 +106,8 @@ void conn_destroy(struct conn **self);
 /* RP_FAILED_PRECONDITION: this process was forked from the one that made the connection. The threads and sockets of the
  * connection are not here, and its locks may be held for ever: every public call checks this before it takes a lock. */
 rp_status conn_check_process(const struct conn *self, rp_error *err);
+/* The same of something that has noted forks_count and the process id when it was made. */
+rp_status conn_check_forks(uint32_t forks, pid_t pid, rp_error *err);
 /* The same as a question. */
 bool conn_is_foreign(const struct conn *self);
 /* Adds to the time for which callers waited for answers that the broker gives at once: what is long about them is the way. */
@@ -127,6 +126,8 @@ bool conn_is_inside(const struct conn *self);
 /* Returns the channel for a hosted connection's ingest; NULL: ingest goes to a socket. */
 struct channel *conn_data_channel(struct conn *self);
 uint64_t conn_client_id(const struct conn *self);
+/* Returns the number that names the broker's process; 0: it has not answered yet. */
+uint64_t conn_instance(struct conn *self);
 /* True if the connection is made with a key. */
 bool conn_has_key(const struct conn *self);
 /* True while the connection is up. If it was refused, err gets the reason, which names the endpoint. */

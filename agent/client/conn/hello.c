@@ -49,27 +49,14 @@ struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, 
     says->max_batch = says->max_batch ? says->max_batch : 1024;
     says->max_keys = says->max_keys ? says->max_keys : 1024;
     says->max_message_bytes = says->max_message_bytes ? says->max_message_bytes : UINT64_C(64) << 20;
-    *self = (struct conn_hello){.refs = 1,
-                                .instance = says->instance,
-                                .wire = wire,
-                                .says = says,
-                                .n_shards = (uint32_t)says->n_shards,
-                                .n_tables = (uint32_t)says->n_tables};
+    *self = (struct conn_hello){.refs = 1, .wire = wire, .says = says};
     return self;
 }
 
-struct conn_hello *hello_stand_in(const struct conn_hello *from)
+struct conn_hello *hello_ref(struct conn_hello *self)
 {
-    struct conn_hello *self = malloc(sizeof *self);
-    if (!self)
-        return NULL;
-    *self = (struct conn_hello){.refs = 1,
-                                .basis = (struct conn_hello *)(uintptr_t)from,
-                                .wire = from->wire,
-                                .says = from->says,
-                                .n_shards = from->n_shards,
-                                .n_tables = from->n_tables};
-    __atomic_add_fetch(&self->basis->refs, 1, __ATOMIC_RELAXED);
+    if (self)
+        __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
     return self;
 }
 
@@ -79,17 +66,14 @@ void conn_hello_unref(struct conn_hello **self_p)
     *self_p = NULL;
     if (!self || __atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    if (self->basis)
-        conn_hello_unref(&self->basis);
-    else
-        conn_reply_unpacked_free(self->wire);
+    conn_reply_unpacked_free(self->wire);
     conn_arena_unref(&self->arena);
     free(self);
 }
 
 uint32_t conn_hello_count(const struct conn_hello *self)
 {
-    return self->n_shards ? self->n_shards : 1;
+    return self->says->n_shards ? (uint32_t)self->says->n_shards : 1;
 }
 
 rp_status conn_hello_table(const struct conn_hello *self, const char *name, uint32_t *index, rp_error *err)
@@ -98,7 +82,7 @@ rp_status conn_hello_table(const struct conn_hello *self, const char *name, uint
     size_t at = 0;
     if (!name || strlen(name) > RP_MAX_NAME)
         return err_set(err, RP_INVALID_ARGUMENT, "a table's name has 1 to %u bytes", RP_MAX_NAME);
-    for (uint32_t i = 0; i < self->n_tables; i++) {
+    for (uint32_t i = 0; i < self->says->n_tables; i++) {
         const char *other = self->says->tables[i]->name;
         if (strcmp(other, name) == 0) {
             if (index)
@@ -108,7 +92,8 @@ rp_status conn_hello_table(const struct conn_hello *self, const char *name, uint
         if (at < sizeof list - 1)
             at += (size_t)snprintf(list + at, sizeof list - at, "%s'%.64s'", i ? ", " : "", other);
     }
-    return err_set(err, RP_NOT_FOUND, "no table '%.64s': the broker has %s", name, self->n_tables ? list : "no tables");
+    return err_set(err, RP_NOT_FOUND, "no table '%.64s': the broker has %s", name,
+                   self->says->n_tables ? list : "no tables");
 }
 
 /* ---- the shards of one broker */
@@ -190,7 +175,7 @@ rp_status conn_shards_join(struct conn_shards *self, const char *endpoint, const
     rp_status status = check(self, endpoint, hello, *shard, err);
     if (status == RP_OK) {
         if (self->n == 0)
-            self->first_ns = conn_now();
+            self->first_ns = clock_ns();
         __atomic_store_n(&self->n, conn_hello_count(hello), __ATOMIC_RELAXED);
         self->settings = hello->says->settings;
         self->up++;
@@ -234,7 +219,7 @@ static void note_move(struct conn_shards *self, uint32_t shard, const char *endp
 void conn_shards_compare(struct conn_shards *self, const struct conn_hello *before, const struct conn_hello *now)
 {
     pthread_mutex_lock(&self->mutex);
-    for (uint32_t i = 0; i < before->n_shards && i < now->n_shards; i++)
+    for (uint32_t i = 0; i < before->says->n_shards && i < now->says->n_shards; i++)
         if (strcmp(before->says->shards[i], now->says->shards[i]) != 0)
             note_move(self, i, now->says->shards[i]);
     pthread_mutex_unlock(&self->mutex);

@@ -12,24 +12,19 @@
 
 /* ---- one broker's answer ---- */
 
-/* The newest answer to a HELLO: immutable and reference-counted. A shard that has not answered yet has a stand-in: what another
- * shard said, with instance 0. */
+/* The newest answer to a HELLO: immutable and reference-counted. */
 struct conn_hello {
     uint32_t refs;
-    uint64_t instance;
-    struct conn_hello *basis; /* of a stand-in: what another shard said, which owns `wire`; NULL: this is no stand-in */
     Replay__Reply *wire;
     /* Borrowed from it, with defaults filled in and '*' replaced in endpoints. */
     const Replay__HelloReply *says;
-    struct conn_arena *arena; /* the broker's memory; NULL: it is not here, or this is a stand-in */
-    uint32_t n_shards;        /* 0: the broker is alone */
-    uint32_t n_tables;
+    struct conn_arena *arena; /* the broker's memory; NULL: it is not here */
 };
 
 /* Reads an answer that came from `host` (NULL: the transport has none). NULL: err says why. */
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err);
-/* Makes a stand-in, which keeps a reference to from. NULL: out of memory. */
-struct conn_hello *hello_stand_in(const struct conn_hello *from);
+/* NULL is allowed. */
+struct conn_hello *hello_ref(struct conn_hello *self);
 void conn_hello_unref(struct conn_hello **self);
 /* Returns the number of shards that the broker is one of; 1: it is alone. */
 uint32_t conn_hello_count(const struct conn_hello *self);

@@ -20,6 +20,7 @@
 
 #include "agent/client/conn/arena.h"
 #include "agent/client/conn/client.h"
+#include "agent/client/conn/pool.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
@@ -63,62 +64,6 @@ static uint64_t parts_of(uint64_t bytes, uint64_t part_bytes)
     return bytes ? (bytes - 1) / part_bytes + 1 : 0;
 }
 
-/* Memory of large values of one subscriber. What the caller has released is used for the next value: fresh pages would cost more than
- * the way of the bytes. Shared by the subscriber and its copies. */
-struct spare {
-    pthread_mutex_t lock;
-    uint32_t refs;
-    bool closed;     /* the subscriber is gone: nothing is kept */
-    uint8_t *memory; /* NULL: none */
-    uint64_t bytes;
-};
-
-static struct spare *spare_new(void)
-{
-    struct spare *self = calloc(1, sizeof *self);
-    if (!self)
-        return NULL;
-    pthread_mutex_init(&self->lock, NULL);
-    self->refs = 1;
-    return self;
-}
-
-/* Gives memory for a value, with a reference. NULL: there is none. */
-static uint8_t *spare_take(struct spare *self, uint64_t bytes)
-{
-    uint8_t *memory = NULL;
-    pthread_mutex_lock(&self->lock);
-    if (self->bytes != bytes) {
-        free(self->memory);
-        self->memory = NULL;
-    }
-    memory = self->memory ? self->memory : bytes <= SIZE_MAX ? malloc((size_t)bytes) : NULL;
-    self->memory = NULL;
-    self->refs += memory != NULL;
-    pthread_mutex_unlock(&self->lock);
-    return memory;
-}
-
-/* Returns memory and the reference; or, without memory, ends the keeping. */
-static void spare_return(struct spare *self, uint8_t *memory, uint64_t bytes)
-{
-    pthread_mutex_lock(&self->lock);
-    self->closed = self->closed || !memory;
-    uint8_t *surplus = memory;
-    if (self->closed != (self->memory == NULL)) { /* closed with memory, or open without */
-        surplus = self->closed ? self->memory : NULL;
-        self->memory = self->closed ? NULL : memory;
-        self->bytes = bytes;
-    }
-    bool last = --self->refs == 0;
-    pthread_mutex_unlock(&self->lock);
-    free(surplus);
-    if (last) {
-        pthread_mutex_destroy(&self->lock);
-        free(self);
-    }
-}
-
 /* Copies past the caches, where the processor can: the bytes are not read soon, and there are too many. */
 static void copy_past(uint8_t *to, const uint8_t *from, size_t bytes)
 {
@@ -138,8 +83,7 @@ static void copy_past(uint8_t *to, const uint8_t *from, size_t bytes)
 struct rp_params {
     struct conn_reply *reply;  /* holds the payload frame; or NULL: the value came in parts */
     struct conn_arena *memory; /* that holds it; or NULL */
-    uint8_t *copy;             /* of its parts; or NULL */
-    struct spare *spare;       /* where the copy goes back to */
+    uint8_t *copy;             /* of its parts, a block of the subscriber's pool; or NULL */
     struct parts parts;
     rp_param slot;
     char name[RP_MAX_NAME + 1];
@@ -153,7 +97,7 @@ void rp_params_release(rp_params **params)
         conn_reply_destroy(&(*params)->reply);
     conn_arena_unref(&(*params)->memory);
     if ((*params)->copy)
-        spare_return((*params)->spare, (*params)->copy, (*params)->slot.bytes);
+        pool_put((*params)->copy);
     free(*params);
     *params = NULL;
 }
@@ -163,34 +107,24 @@ const rp_param *rp_params_slot(const rp_params *params)
     return &params->slot;
 }
 
-/* Reads numbers of a message: of fields 1 to n. False: it is damaged. */
-static bool read_numbers(const struct pb_field *from, uint64_t *numbers, uint32_t n)
-{
-    struct pb_reader reader = pb_reader(from->data, from->wire == PB_BYTES ? from->size : 0);
-    struct pb_field field;
-    int more;
-    while ((more = pb_next(&reader, &field)) == 1)
-        if (field.number >= 1 && field.number <= n && field.wire != PB_BYTES)
-            numbers[field.number - 1] = field.value;
-    return more == 0 && from->wire == PB_BYTES;
-}
-
 static bool read_parts(const struct pb_field *from, struct parts *out)
 {
-    uint64_t numbers[5] = {0}, memory[4] = {0};
-    struct pb_reader reader = pb_reader(from->data, from->wire == PB_BYTES ? from->size : 0);
+    uint64_t numbers[6], memory[5] = {0};
     struct pb_field field;
-    bool ok = read_numbers(from, numbers, 5);
+    bool ok = from->wire == PB_BYTES && read_numbers(from->data, from->size, numbers, 6);
+    struct pb_reader reader = pb_reader(from->data, ok ? from->size : 0);
     while (ok && pb_next(&reader, &field) == 1)
         if (field.number == 6)
-            ok = read_numbers(&field, memory, 4);
-    *out = (struct parts){numbers[0], numbers[1], numbers[2], numbers[3], (uint32_t)numbers[4], REPLAY__ARENA__INIT};
-    out->memory.pid = (uint32_t)memory[0];
-    out->memory.fd = (uint32_t)memory[1];
-    out->memory.size = memory[2];
-    out->memory.nonce = memory[3];
+            ok = field.wire == PB_BYTES && read_numbers(field.data, field.size, memory, 5);
+    if (!ok)
+        return false;
+    *out = (struct parts){numbers[1], numbers[2], numbers[3], numbers[4], (uint32_t)numbers[5], REPLAY__ARENA__INIT};
+    out->memory.pid = (uint32_t)memory[1];
+    out->memory.fd = (uint32_t)memory[2];
+    out->memory.size = memory[3];
+    out->memory.nonce = memory[4];
     uint64_t most = UINT64_C(1) << 48;
-    return ok && out->put && out->part_bytes && out->bytes <= most && out->bf16_bytes <= most &&
+    return out->put && out->part_bytes && out->bytes <= most && out->bf16_bytes <= most &&
            parts_of(out->bytes, out->part_bytes) + parts_of(out->bf16_bytes, out->part_bytes) <= UINT32_MAX;
 }
 
@@ -204,19 +138,16 @@ static rp_status read_slot(struct conn_reply *reply, rp_param *out, struct parts
     *found = reply->view.body == REPLAY__REPLY__BODY_PARAMS && pb_next(&reader, &slot) == 1;
     if (!*found)
         return reply->view.body == 0 || reply->view.body == REPLAY__REPLY__BODY_PARAMS ? RP_OK : unexpected(err);
-    reader = pb_reader(slot.data, slot.wire == PB_BYTES ? slot.size : 0);
-    int more;
-    bool ok = slot.wire == PB_BYTES;
-    while ((more = pb_next(&reader, &field)) == 1) {
-        if (field.number == 2 && field.wire == PB_FIXED64)
-            out->version = field.value;
-        else if (field.number == 4 && field.wire == PB_FIXED64)
-            out->age_ns = field.value;
-        else if (field.number == 5)
-            ok = ok && read_parts(&field, parts);
-    }
-    if (more < 0 || !ok)
+    uint64_t numbers[5];
+    bool ok = slot.wire == PB_BYTES && read_numbers(slot.data, slot.size, numbers, 5);
+    reader = pb_reader(slot.data, ok ? slot.size : 0);
+    while (ok && pb_next(&reader, &field) == 1)
+        if (field.number == 5)
+            ok = read_parts(&field, parts);
+    if (!ok)
         return unexpected(err);
+    out->version = numbers[2];
+    out->age_ns = numbers[4];
     if (reply->n_payload > 0) {
         out->data = zmq_msg_data(&reply->payload[0]);
         out->bytes = zmq_msg_size(&reply->payload[0]);
@@ -424,8 +355,8 @@ static void shard_set_up(struct shard *self, bool up)
 /* Returns true if another broker answers than before; false at the first time. */
 static bool shard_up(struct shard *self, const struct conn_hello *hello)
 {
-    bool other = self->instance != 0 && self->instance != hello->instance;
-    self->instance = hello->instance;
+    bool other = self->instance != 0 && self->instance != hello->says->instance;
+    self->instance = hello->says->instance;
     self->next_ns = 0;
     shard_set_up(self, true);
     return other;
@@ -447,7 +378,7 @@ static bool shard_is_free(const struct shard *self, uint32_t most, int64_t now_n
  *
  * A publisher: the newest block of one slot, handed to the client's I/O threads.
  *
- * A block goes through these places: `newest` (given, not sent; a newer block replaces it), `sent` (its put is in flight),
+ * A block goes through these places: `newest` (given, not sent; a newer block replaces it), that of shard 0 (its put is in flight),
  * and then it is settled: refused, or stored and `current`. A put that the connection or the broker has broken off goes back to
  * `newest`, unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's. A put in parts is
  * not taken back: it goes on, and the newer block follows.
@@ -561,10 +492,7 @@ struct rp_publisher {
     uint64_t retry;       /* id of a put at shard 0 that was broken off, and may have been done; 0: none */
     char waits[300];      /* why the broker does not take the put yet; empty: no reason is known */
     rp_publisher_stats stats;
-
-    /* I/O thread of shard 0 */
-    struct block sent;
-    uint64_t sent_number;
+    uint64_t sent_number; /* of the block that shard 0 puts: its I/O thread alone uses it */
 
     uint32_t n_shards;
     struct publish_shard shards[];
@@ -591,12 +519,12 @@ static void wake_shards(struct rp_publisher *self, uint32_t first, uint32_t n)
 }
 
 /* The connection is lost, or the broker shuts down: repeats the put, unless there is a newer block. Lock held. */
-static void put_broken_off(struct rp_publisher *self, const struct publish_shard *shard)
+static void put_broken_off(struct rp_publisher *self, struct publish_shard *shard)
 {
     if (self->waiting || shard->kind == PUT_CURRENT)
         return;
     if (shard->kind == PUT_NEWEST) {
-        block_move(&self->newest, &self->sent);
+        block_move(&self->newest, &shard->block);
         self->waiting = true;
     }
     self->retry = shard->id;
@@ -608,9 +536,7 @@ static void put_ended(struct rp_publisher *self, struct publish_shard *shard, ui
     if (shard->kind == PUT_NEWEST) {
         self->settled = self->sent_number;
         if (version && self->n_shards > 1)
-            block_move(&self->current, &self->sent);
-        block_close(&self->sent);
-        block_init(&self->sent);
+            block_move(&self->current, &shard->block);
     }
     if (shard->kind == PUT_CURRENT) {
         bool behind =
@@ -691,7 +617,7 @@ static void on_put(void *ctx, struct conn_reply *reply)
     if (status == RP_OK)
         shard->missing = missing;
     if (status == RP_UNAVAILABLE || status == RP_CANCELLED)
-        shard->shard.next_ns = conn_now() + RETRY_NS;
+        shard->shard.next_ns = clock_ns() + RETRY_NS;
     pthread_mutex_lock(&self->link.lock);
     if (shard->n) /* otherwise an earlier reply has ended the put */
         part_answered(self, shard, status, version, &error);
@@ -712,12 +638,13 @@ static enum put_kind take_block(struct rp_publisher *self, struct publish_shard 
         shard->kind = is_first(shard) && self->above ? PUT_AGAIN : PUT_NOTHING;
     shard->asleep = shard->kind == PUT_NOTHING;
     if (shard->kind == PUT_NEWEST) {
-        block_move(&self->sent, &self->newest);
+        block_move(&shard->block, &self->newest);
         self->waiting = false;
         self->sent_number = self->stats.given;
+    } else if (shard->kind != PUT_NOTHING) {
+        block_copy(&shard->block, &self->current);
     }
     if (shard->kind != PUT_NOTHING) {
-        block_copy(&shard->block, shard->kind == PUT_NEWEST ? &self->sent : &self->current);
         shard->n = block_parts(&shard->block);
         self->stats.puts++;
     }
@@ -904,7 +831,6 @@ rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *er
     if (!self)
         return NULL;
     block_init(&self->newest);
-    block_init(&self->sent);
     block_init(&self->current);
     self->n_shards = n;
     for (uint32_t i = 0; i < n; i++)
@@ -930,7 +856,6 @@ rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_
     for (uint32_t i = 0; i < self->n_shards; i++)
         block_close(&self->shards[i].block);
     block_close(&self->newest);
-    block_close(&self->sent);
     block_close(&self->current);
     link_free(&self->link);
     return status;
@@ -1007,7 +932,10 @@ struct rp_subscriber {
     rp_params *fetch;   /* value whose parts are on their way; NULL: none */
     uint32_t first, n;  /* of its parts: the first one of its form, and their number */
     uint32_t got;       /* of them: in its memory */
-    struct spare *spare;
+    /* Memory of values of `bytes` bytes: what the caller has released is used for the next value, because fresh pages would cost more
+     * than the way of the bytes. NULL: no value came in parts. */
+    struct pool *values;
+    uint64_t bytes;
     rp_subscriber_stats stats;
     uint32_t active; /* number of the shard that asks */
     uint32_t n_shards;
@@ -1049,7 +977,7 @@ static void keep(struct rp_subscriber *self, rp_params *params)
     self->stats.replaced += self->ready != NULL;
     rp_params_release(&self->ready);
     self->ready = params;
-    self->arrived_ns = conn_now();
+    self->arrived_ns = clock_ns();
     self->have = self->newest = params->slot.version;
     self->stats.arrived++;
 }
@@ -1088,8 +1016,12 @@ static rp_status take_version(struct rp_subscriber *self, struct subscribe_shard
         keep(self, params);
         return RP_OK;
     }
-    params->spare = self->spare;
-    params->copy = spare_take(self->spare, params->slot.bytes);
+    if (!self->values || self->bytes != params->slot.bytes) {
+        pool_destroy(&self->values);
+        self->bytes = params->slot.bytes;
+        self->values = pool_new((size_t)self->bytes, 0);
+    }
+    params->copy = self->values ? pool_get(self->values) : NULL;
     if (!params->copy) {
         rp_status status =
             err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)params->slot.bytes);
@@ -1123,7 +1055,7 @@ static void on_params(void *ctx, struct conn_reply *reply)
     if (status == RP_OK)
         status = take_version(self, shard, params, &error);
     if (status != RP_OK)
-        shard->shard.next_ns = conn_now() + RETRY_NS;
+        shard->shard.next_ns = clock_ns() + RETRY_NS;
     if (status != RP_OK && status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED &&
         status != RP_RESOURCE_EXHAUSTED) /* what others have left unread goes away: asks again */
         shard_keep_error(&shard->shard, &error);
@@ -1171,7 +1103,7 @@ static void on_part(void *ctx, struct conn_reply *reply)
         status = take_part(self, &part, &parts, &error);
     bool again = status == RP_UNAVAILABLE || status == RP_CANCELLED || status == RP_RESOURCE_EXHAUSTED;
     if (again)
-        shard->shard.next_ns = conn_now() + RETRY_NS;
+        shard->shard.next_ns = clock_ns() + RETRY_NS;
     else if (status != RP_OK)
         rp_params_release(&self->fetch); /* RP_NOT_FOUND: too late, begins with the newest version */
     if (status != RP_OK && !again && status != RP_NOT_FOUND)
@@ -1361,11 +1293,6 @@ static rp_subscriber *subscriber_new(rp_client *client, const char *name, uint64
 {
     uint32_t n = client_shards(client);
     rp_subscriber *self = link_new(sizeof *self + n * sizeof self->shards[0], client, name, err);
-    if (self && !(self->spare = spare_new())) {
-        err_set(err, RP_NO_MEMORY, "no memory for the slot '%s'", name);
-        link_free(&self->link);
-        self = NULL;
-    }
     if (!self)
         return NULL;
     self->have = have;
@@ -1401,6 +1328,6 @@ void rp_subscriber_destroy(rp_subscriber **subscriber)
         conn_detach(self->shards[i].shard.conn, &self->shards[i].shard.part);
     rp_params_release(&self->ready);
     rp_params_release(&self->fetch);
-    spare_return(self->spare, NULL, 0);
+    pool_destroy(&self->values);
     link_free(&self->link);
 }

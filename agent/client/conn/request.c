@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/client/conn/arena.h"
+#include "agent/client/conn/wait.h"
 #include "proto/wire/pb.h"
 
 /* ---- replies */
@@ -82,18 +83,22 @@ void conn_reply_unpacked_free(Replay__Reply *wire)
     unpack_free((ProtobufCMessage *)wire);
 }
 
-bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n)
+bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n)
 {
-    struct pb_reader reader = pb_reader(self->view.data, self->view.size);
+    struct pb_reader reader = pb_reader(data, size);
     struct pb_field field;
-    int more = -1;
+    int more;
     memset(numbers, 0, n * sizeof *numbers);
-    if (!self->answered || self->view.body != body)
-        return false;
     while ((more = pb_next(&reader, &field)) == 1)
         if (field.number < n && field.wire != PB_BYTES)
             numbers[field.number] = field.value;
     return more == 0;
+}
+
+bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n)
+{
+    bool has = self->answered && self->view.body == body;
+    return read_numbers(self->view.data, has ? self->view.size : 0, numbers, n) && has;
 }
 
 static bool reply_add_frame(struct conn_reply *self, zmq_msg_t *frame)
@@ -160,6 +165,7 @@ struct conn_request *request_new(uint64_t client, const struct conn_message *mes
         return NULL;
     self->field = message->field;
     self->timeout_ms = message->timeout_ms;
+    self->deadline_ns = conn_deadline(message->timeout_ms);
     if (n_payload)
         self->payload = malloc(n_payload * sizeof *self->payload);
     self->reply = reply_new();
@@ -232,17 +238,9 @@ void request_end(struct conn_request *self, rp_status status, const char *format
 
 /* ---- requests that wait */
 
-void request_list_add(struct request_list *self, struct conn_request *request)
-{
-    request->next = NULL;
-    request->prev = self->last;
-    *(self->last ? &self->last->next : &self->first) = request;
-    self->last = request;
-}
-
 void requests_add(struct requests *self, struct conn_request *request)
 {
-    request_list_add(&self->list, request);
+    TAILQ_INSERT_TAIL(&self->list, request, link);
     struct conn_request **bucket = &self->buckets[request->id % REQUEST_BUCKETS];
     request->chain = *bucket;
     *bucket = request;
@@ -265,8 +263,7 @@ struct conn_request *requests_take(struct requests *self, uint64_t id)
     if (!request)
         return NULL;
     *at = request->chain;
-    *(request->prev ? &request->prev->next : &self->list.first) = request->next;
-    *(request->next ? &request->next->prev : &self->list.last) = request->prev;
+    TAILQ_REMOVE(&self->list, request, link);
     return request;
 }
 

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <zmq.h>
 
 #include "proto/base/error.h"
@@ -40,8 +41,9 @@ rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
  * or the library's own status if no reply came: *out is NULL. */
 rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
 void conn_reply_unpacked_free(Replay__Reply *wire);
-/* Reads numbers of the body without memory: that of field i goes to numbers[i], absent ones are 0. False: the reply has another body, or
- * it is damaged. */
+/* Reads the numbers of a message without memory: that of field i goes to numbers[i], absent ones are 0. False: it is damaged. */
+bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n);
+/* The same of the body. False: the reply has another body, or it is damaged. */
 bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n);
 /* Returns a constant reply with RP_NO_MEMORY. */
 struct conn_reply *reply_no_memory(void);
@@ -65,14 +67,14 @@ struct conn_message {
  * there is none. */
 struct loan {
     uint64_t id;
-    struct loan *next, *prev; /* in the order of ids */
+    TAILQ_ENTRY(loan) link; /* in the order of ids */
 };
 
 struct conn_request {
     uint64_t id;
-    uint32_t field;                   /* of the body */
-    struct conn_request *next, *prev; /* in the order of sending */
-    struct conn_request *chain;       /* next in its bucket */
+    uint32_t field;                 /* of the body */
+    TAILQ_ENTRY(conn_request) link; /* in the order of sending */
+    struct conn_request *chain;     /* next in its bucket */
     zmq_msg_t header;
     zmq_msg_t *payload;
     uint32_t n_payload;
@@ -88,7 +90,7 @@ struct conn_request {
     bool again; /* was retried because there was no memory, here or at the broker; it is not retried again */
 };
 
-/* Makes a request without an id and a deadline, and takes the message's payload. NULL: no memory, and the payload stays. */
+/* Makes a request without an id, and takes the message's payload. NULL: no memory, and the payload stays. */
 struct conn_request *request_new(uint64_t client, const struct conn_message *message);
 void request_free(struct conn_request *self);
 void request_name(struct conn_request *self, uint64_t id);
@@ -98,15 +100,11 @@ bool request_transmit(struct conn_request *self, struct port to, uint64_t settle
 void request_answer(struct conn_request *self, struct conn_reply *reply);
 void request_end(struct conn_request *self, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
 
-struct request_list {
-    struct conn_request *first, *last;
-};
-
-void request_list_add(struct request_list *self, struct conn_request *request);
+TAILQ_HEAD(request_list, conn_request);
 
 #define REQUEST_BUCKETS 64u
 
-/* The requests that wait for a reply. All zeros: none. */
+/* The requests that wait for a reply. */
 struct requests {
     struct request_list list;
     struct conn_request *buckets[REQUEST_BUCKETS]; /* by id */

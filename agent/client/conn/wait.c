@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <time.h>
 
-#include "proto/base/clock.h"
 #include "proto/base/error.h"
 
 /* How often a thread that waits calls the function of rp_wait_set. */
@@ -20,7 +19,7 @@ void rp_wait_set(rp_wait_fn *fn, void *ctx)
 {
     watch.fn = fn;
     watch.ctx = ctx;
-    watch.next_ns = fn ? conn_now() + WATCH_NS : 0;
+    watch.next_ns = fn ? clock_ns() + WATCH_NS : 0;
     watch.stopped = false;
 }
 
@@ -34,19 +33,12 @@ rp_status conn_stopped(rp_error *err)
     return err_set(err, RP_CANCELLED, "the caller has ended the wait");
 }
 
-int64_t conn_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
-}
-
 int64_t conn_deadline(int64_t timeout_ms)
 {
     watch.stopped = false;
     if (timeout_ms < 0)
         return INT64_MAX;
-    int64_t now = conn_now();
+    int64_t now = clock_ns();
     return timeout_ms > (INT64_MAX - now) / NS_PER_MS ? INT64_MAX : now + timeout_ms * NS_PER_MS;
 }
 
@@ -54,7 +46,7 @@ int64_t conn_left_ms(int64_t deadline_ns)
 {
     if (deadline_ns == INT64_MAX)
         return -1;
-    int64_t left = deadline_ns - conn_now();
+    int64_t left = deadline_ns - clock_ns();
     return left <= 0 ? 0 : (left - 1) / NS_PER_MS + 1;
 }
 
@@ -92,7 +84,7 @@ bool conn_watch_end(pthread_mutex_t *mutex, int64_t deadline_ns, bool in_time)
 {
     if (!watch.fn)
         return in_time;
-    int64_t now = conn_now();
+    int64_t now = clock_ns();
     if (now >= watch.next_ns) { /* without a function for its own waits meanwhile: it may use the library */
         rp_wait_fn *fn = watch.fn;
         void *ctx = watch.ctx;

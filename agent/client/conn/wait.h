@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/base/clock.h"
 #include "replay/client.h"
 #include "replay/error.h"
 
-int64_t conn_now(void);
 /* Returns the monotonic time of a deadline: INT64_MAX for a negative time-out and for a time that the clock does not reach, now
  * for 0. Any number is allowed. */
 int64_t conn_deadline(int64_t timeout_ms);

@@ -69,6 +69,7 @@ void batch_pool_unref(struct batch_pool **self);
 /* A field of a batch to be. */
 struct batch_spec_field {
     const struct batch_field *from; /* of the decoder's layout */
+    const uint8_t *rows_at;         /* of a regular reply: its rows in the first chunk */
     rp_field_view view;             /* its name, dtype, rank, and shape from shape[1] on */
     uint64_t steps;                 /* largest number of any item */
     uint64_t item_bytes;
@@ -176,6 +177,15 @@ struct batch_rows {
     double share;           /* of where they came from: it multiplies their probabilities */
     uint32_t source, shard; /* where they came from, unless their batch tells it */
 };
+
+/* Rows of which a batch is put together. Starts zero-initialised. */
+struct batch_pieces {
+    struct batch_rows *rows;
+    uint32_t n, capacity;
+};
+
+/* False: no memory. */
+bool batch_pieces_add(struct batch_pieces *self, const struct batch_rows *rows);
 
 struct batch_join_options {
     double beta;

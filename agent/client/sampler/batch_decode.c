@@ -27,7 +27,7 @@
 /* Chunks, and blocks, without data that a reply may have: a broker puts no more chunks into one. */
 #define SPARE_EMPTY (UINT64_C(1) << 20)
 
-/* Layouts that are kept from reply to reply, by the broker's number modulo this. */
+/* Layouts are kept from reply to reply, by the broker's number modulo this: no more than so many when a reply begins. */
 #define KEPT_LAYOUTS 512u
 /* Bytes of a batch that several threads fill, and parts into which it is cut for each of them: one of them may be slow. */
 #define LARGE_BATCH (UINT64_C(1) << 20)
@@ -53,7 +53,7 @@ struct batch_field {
 /* The fields of an item, and where their rows are. Parsed once and compared byte by byte with later replies, so that a restarted
  * broker cannot be misread. */
 struct batch_layout {
-    struct batch_layout *next; /* in the list of retired layouts */
+    struct batch_layout *next; /* at the same place of the decoder's */
     uint32_t n_fields;
     size_t encoded_size;
     uint8_t *encoded; /* this and the names of the fields: behind them */
@@ -116,7 +116,7 @@ struct batch_decoder {
     struct batch_options options;
     bool leave_items;
     struct batch_layout *kept[KEPT_LAYOUTS];
-    struct batch_layout *retired; /* layouts that others have replaced, freed at the next reply */
+    uint32_t n_kept;
     struct crew *crew;
     struct batch_worker *workers; /* [crew_size] */
     /* Of the current reply. */
@@ -193,13 +193,15 @@ static inline bool field_rows(const struct batch_field *field, uint32_t length, 
     return (n - 1) * field->stride < left;
 }
 
-static void free_retired(struct batch_decoder *self)
+static void free_layouts(struct batch_decoder *self)
 {
-    while (self->retired) {
-        struct batch_layout *next = self->retired->next;
-        free(self->retired);
-        self->retired = next;
-    }
+    for (uint32_t i = 0; i < KEPT_LAYOUTS; i++)
+        for (struct batch_layout *layout = self->kept[i], *next; layout; layout = next) {
+            next = layout->next;
+            free(layout);
+        }
+    memset(self->kept, 0, sizeof self->kept);
+    self->n_kept = 0;
 }
 
 static rp_status field_parse(const Replay__Layout *from, const Replay__Field *field, struct batch_field *out,
@@ -274,17 +276,16 @@ static rp_status layout_get(struct batch_decoder *self, const uint8_t *encoded, 
     uint32_t id = 0; /* absent if it is 0 */
     if (size >= 5 && encoded[0] == 0x0d)
         memcpy(&id, encoded + 1, 4);
-    struct batch_layout **slot = &self->kept[id % KEPT_LAYOUTS], *old = *slot;
-    if (!old || old->encoded_size != size || memcmp(old->encoded, encoded, size) != 0) {
-        struct batch_layout *fresh;
-        RP_TRY(layout_new(encoded, size, &fresh, err));
-        if (old) {
-            old->next = self->retired;
-            self->retired = old;
-        }
-        *slot = fresh;
+    struct batch_layout **slot = &self->kept[id % KEPT_LAYOUTS], *layout = *slot;
+    while (layout && (layout->encoded_size != size || memcmp(layout->encoded, encoded, size) != 0))
+        layout = layout->next;
+    if (!layout) {
+        RP_TRY(layout_new(encoded, size, &layout, err));
+        layout->next = *slot;
+        *slot = layout;
+        self->n_kept++;
     }
-    *out = *slot;
+    *out = layout;
     return RP_OK;
 }
 
@@ -525,7 +526,8 @@ static rp_status read_groups(struct batch_decoder *self, uint32_t n, rp_error *e
 
 static rp_status read_layouts(struct batch_decoder *self, const struct wire_sampled *view, rp_error *err)
 {
-    free_retired(self);
+    if (self->n_kept > KEPT_LAYOUTS)
+        free_layouts(self);
     if (!vec_reserve(&self->layouts, view->n_layouts, sizeof(struct batch_layout *)))
         return no_memory(err);
     const struct batch_layout **layouts = self->layouts.data;
@@ -737,41 +739,21 @@ static void regular_copy(const struct wire_sampled *view, struct batch_range ite
         memcpy(out, from + batch_chunk_at(index, i) * step, bytes);
 }
 
-static const uint8_t *regular_rows(const struct batch_decoder *self, const struct batch_field *field, uint32_t *rows,
-                                   rp_error *err)
-{
-    uint32_t first;
-    if (!field_rows(field, self->regular.length, &first, rows)) {
-        too_short(pb_u64(&self->view->key, 0), self->regular.length, field, err);
-        return NULL;
-    }
-    const uint8_t *from = regular_find(self, field);
-    if (!from) {
-        damaged(err, "a block is missing or has a size that cannot be right");
-        return NULL;
-    }
-    return from + (size_t)(self->regular.offset + first) * field->row_bytes;
-}
-
-static rp_status gather_regular(struct batch_decoder *self, const struct batch_spec_field *to, struct batch_range items,
-                                uint8_t *out, uint32_t *lengths, rp_error *err)
+static void gather_regular(const struct batch_decoder *self, const struct batch_spec_field *to,
+                           struct batch_range items, uint8_t *out, uint32_t *lengths)
 {
     const struct wire_sampled *view = self->view;
     const struct batch_field *field = to->from;
     size_t row = field->row_bytes, step = self->regular.chunk_bytes;
-    uint32_t rows;
-    const uint8_t *from = regular_rows(self, field, &rows, err);
-    if (!from)
-        return RP_DATA_LOSS;
+    uint32_t rows = (uint32_t)to->steps;
     if (field->stride == 1 || rows == 1) {
-        regular_copy(view, items, from, step, row * rows, out, row * rows);
+        regular_copy(view, items, to->rows_at, step, row * rows, out, row * rows);
     } else {
         for (uint32_t k = 0; k < rows; k++)
-            regular_copy(view, items, from + k * row * field->stride, step, row, out + k * row, row * rows);
+            regular_copy(view, items, to->rows_at + k * row * field->stride, step, row, out + k * row, row * rows);
     }
     for (uint32_t i = items.first; to->variable && i < items.end; i++)
         lengths[i] = rows;
-    return RP_OK;
 }
 
 /* Returns the rows that field f takes from the items before one. Items that are too short were refused when the batch was planned. */
@@ -791,8 +773,10 @@ static rp_status gather_field(struct batch_decoder *self, struct batch_worker *o
                               const struct batch_spec_field *to, struct batch_range items, uint8_t *out,
                               uint32_t *lengths, rp_error *err)
 {
-    if (self->regular.on)
-        return gather_regular(self, to, items, out, lengths, err);
+    if (self->regular.on) {
+        gather_regular(self, to, items, out, lengths);
+        return RP_OK;
+    }
     struct gather g = {.decoder = self, .opens = opens, .field = to->from};
     const bool alike = self->one_layout && self->view->length.n == 1;
     out += (to->packed ? rows_before(self, f, items.first) : items.first) * to->item_bytes;
@@ -827,9 +811,14 @@ static rp_status plan_field(struct batch_decoder *self, uint32_t f, struct batch
         variable |= groups[l] == self->group && field_of(self, f, l)->count != field->count;
     uint32_t first, rows, steps = field->count;
     uint64_t sum = 0;
+    const uint8_t *rows_at = NULL;
     if (self->regular.on) {
         if (!field_rows(field, self->regular.length, &first, &steps))
             return too_short(pb_u64(&view->key, 0), self->regular.length, field, err);
+        rows_at = regular_find(self, field);
+        if (!rows_at)
+            return damaged(err, "a block is missing or has a size that cannot be right");
+        rows_at += (size_t)(self->regular.offset + first) * field->row_bytes;
         sum = (uint64_t)steps * self->n_items;
     } else if (variable || steps > 1) {
         steps = 0;
@@ -843,6 +832,7 @@ static rp_status plan_field(struct batch_decoder *self, uint32_t f, struct batch
     }
     *out = (struct batch_spec_field){
         .from = field,
+        .rows_at = rows_at,
         .steps = steps,
         .item_bytes = (packed ? 1 : (uint64_t)steps) * field->row_bytes,
         .variable = variable,
@@ -1002,12 +992,9 @@ static rp_status fill_fields(struct batch_decoder *self, const struct batch_spec
     for (uint32_t f = 0; f < spec->n_fields; f++) {
         const struct batch_spec_field *field = &spec->fields[f];
         rp_field_view *out = &batch->fields[f];
-        uint32_t *lengths = (uint32_t *)(uintptr_t)out->lengths, rows;
-        out->data = (void *)(uintptr_t)regular_rows(self, field->from, &rows, err);
-        if (!out->data)
-            return RP_DATA_LOSS;
+        out->data = (void *)(uintptr_t)field->rows_at;
         for (uint32_t i = 0; field->variable && i < spec->n; i++)
-            lengths[i] = rows;
+            ((uint32_t *)(uintptr_t)out->lengths)[i] = (uint32_t)field->steps;
     }
     return RP_OK;
 }
@@ -1239,9 +1226,7 @@ void batch_decoder_destroy(struct batch_decoder **self)
     }
     crew_destroy(&decoder->crew);
     free(decoder->workers);
-    free_retired(decoder);
-    for (uint32_t i = 0; i < KEPT_LAYOUTS; i++)
-        free(decoder->kept[i]);
+    free_layouts(decoder);
     batch_pool_unref(&decoder->pool);
     free(decoder);
 }

@@ -28,9 +28,21 @@ struct batch_join {
     uint32_t n, n_batches;
     struct piece *pieces;
     struct joined *batches;
-    uint32_t most_fields;
-    uint64_t *starts; /* [piece * most_fields + f] the piece's first step in a packed field; NULL: fields are padded */
 };
+
+bool batch_pieces_add(struct batch_pieces *self, const struct batch_rows *rows)
+{
+    if (self->n == self->capacity) {
+        uint32_t capacity = self->capacity ? 2 * self->capacity : 64;
+        struct batch_rows *grown = realloc(self->rows, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        self->rows = grown;
+        self->capacity = capacity;
+    }
+    self->rows[self->n++] = *rows;
+    return true;
+}
 
 /* ---- which batches fit together ---- */
 
@@ -89,43 +101,39 @@ static uint64_t steps_of(const uint32_t *lengths, uint32_t first, uint32_t n)
     return sum;
 }
 
-/* Gives each piece its place in a packed field. */
-static void plan_packed(const struct batch_join *join, uint32_t batch, uint32_t f)
-{
-    const rp_field_view *like = &join->batches[batch].like->fields[f];
-    struct batch_spec_field *field = &join->batches[batch].fields[f];
-    field->packed = true;
-    field->item_bytes = like->shape[0] ? like->bytes / like->shape[0] : 0;
-    for (uint32_t i = 0; i < join->n; i++) {
-        const struct batch_rows *rows = &join->pieces[i].rows;
-        if (join->pieces[i].batch != batch)
-            continue;
-        join->starts[(size_t)i * join->most_fields + f] = field->rows;
-        field->rows += steps_of(field_in(rows->from, f, like->name)->lengths, rows->first, rows->n);
-    }
-}
-
 static void batch_join_plan_field(const struct batch_join *join, uint32_t batch, uint32_t f)
 {
     const rp_field_view *like = &join->batches[batch].like->fields[f];
     struct batch_spec_field *field = &join->batches[batch].fields[f];
     *field = (struct batch_spec_field){.view = *like, .steps = 1, .variable = like->lengths != NULL};
-    if (join->starts && field->variable) {
-        plan_packed(join, batch, f);
-        return;
-    }
-    uint64_t steps = like->shape[0] * (field->variable ? like->shape[1] : 1);
+    field->packed = join->options.packed && field->variable;
+    uint64_t steps = like->shape[0] * (field->variable && !field->packed ? like->shape[1] : 1);
     for (uint32_t i = 0; i < join->n && field->variable; i++) {
         const struct batch_rows *rows = &join->pieces[i].rows;
         if (join->pieces[i].batch != batch)
             continue;
         const uint32_t *lengths = field_in(rows->from, f, like->name)->lengths;
-        for (uint32_t k = rows->first; k < rows->first + rows->n; k++)
+        field->rows += field->packed ? steps_of(lengths, rows->first, rows->n) : 0;
+        for (uint32_t k = rows->first; k < rows->first + rows->n && !field->packed; k++)
             field->steps = lengths[k] > field->steps ? lengths[k] : field->steps;
     }
     field->item_bytes = steps ? field->steps * (like->bytes / steps) : 0;
-    if (field->variable)
+    if (field->variable && !field->packed)
         field->view.shape[1] = field->steps;
+}
+
+/* Tells the steps of each item: where a piece goes in a packed field follows from them. */
+static void copy_lengths(const struct batch_join *join)
+{
+    for (uint32_t i = 0; i < join->n; i++) {
+        const struct piece *piece = &join->pieces[i];
+        const struct rp_batch *to = join->batches[piece->batch].batch;
+        for (uint32_t f = 0; f < to->info.n_fields; f++)
+            if (to->fields[f].lengths)
+                memcpy((uint32_t *)to->fields[f].lengths + piece->at,
+                       field_in(piece->rows.from, f, to->fields[f].name)->lengths + piece->rows.first,
+                       piece->rows.n * sizeof(uint32_t));
+    }
 }
 
 static rp_status make_batch(const struct batch_join *join, uint32_t batch, rp_error *err)
@@ -166,21 +174,18 @@ rp_status batch_join_new(struct batch_pool *pool, const struct batch_rows *rows,
     self->n = n;
     self->pieces = malloc((n + 1) * sizeof *self->pieces);
     self->batches = calloc(n + 1, sizeof *self->batches);
-    for (uint32_t i = 0; self->pieces && i < n; i++) {
+    for (uint32_t i = 0; self->pieces && i < n; i++)
         self->pieces[i] = (struct piece){.rows = rows[i]};
-        uint32_t n_fields = rows[i].from->info.n_fields;
-        self->most_fields = n_fields > self->most_fields ? n_fields : self->most_fields;
-    }
-    if (options->packed)
-        self->starts = malloc(((size_t)n * self->most_fields + 1) * sizeof *self->starts);
     rp_status status = RP_OK;
-    if (self->pieces && self->batches && (self->starts || !options->packed))
+    if (self->pieces && self->batches)
         place_pieces(self);
     else
         status = err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
     for (uint32_t i = 0; i < self->n_batches && status == RP_OK; i++)
         status = make_batch(self, i, err);
-    if (status != RP_OK)
+    if (status == RP_OK)
+        copy_lengths(self);
+    else
         batch_join_drop(&self);
     *out = self;
     return status;
@@ -193,7 +198,6 @@ static void join_free(struct batch_join *self)
     batch_pool_unref(&self->pool);
     free(self->pieces);
     free(self->batches);
-    free(self->starts);
     free(self);
 }
 
@@ -284,16 +288,13 @@ static void copy_padded(const struct batch_spec_field *field, const rp_field_vie
     }
 }
 
-/* Copies the steps of a packed field, which lie together in both batches. */
-static void copy_packed(const struct batch_join *self, uint32_t i, uint32_t f, const rp_field_view *from,
-                        const rp_field_view *to)
+/* Copies the steps of a packed field, which lie together in both batches. bytes: of a step. */
+static void copy_packed(const struct piece *piece, uint64_t bytes, const rp_field_view *from, const rp_field_view *to)
 {
-    const struct piece *piece = &self->pieces[i];
     const struct batch_rows *rows = &piece->rows;
-    uint64_t bytes = self->batches[piece->batch].fields[f].item_bytes;
     uint64_t size = steps_of(from->lengths, rows->first, rows->n) * bytes;
     if (size)
-        memcpy((uint8_t *)to->data + self->starts[(size_t)i * self->most_fields + f] * bytes,
+        memcpy((uint8_t *)to->data + steps_of(to->lengths, 0, piece->at) * bytes,
                (const uint8_t *)from->data + steps_of(from->lengths, 0, rows->first) * bytes, size);
 }
 
@@ -321,15 +322,12 @@ void batch_join_copy(struct batch_join *self, uint32_t i)
         const rp_field_view *to = &made->batch->fields[f], *from = field_in(rows->from, f, to->name);
         uint64_t item_bytes = field->item_bytes;
         uint8_t *out = (uint8_t *)to->data + (field->packed ? 0 : piece->at * item_bytes);
-        if (field->packed && self->starts)
-            copy_packed(self, i, f, from, to);
+        if (field->packed)
+            copy_packed(piece, item_bytes, from, to);
         else if (field->variable)
             copy_padded(field, from, rows, out);
-        if (field->variable) {
-            memcpy((uint32_t *)to->lengths + piece->at, from->lengths + rows->first, rows->n * sizeof(uint32_t));
-        } else if (item_bytes) {
+        else if (item_bytes)
             copy_even(from, rows, item_bytes, out);
-        }
     }
 }
 

@@ -209,7 +209,7 @@ static rp_status send_collected(struct change_shard *shard, int64_t deadline_ns,
     rp_updater *self = shard->updater;
     uint32_t n = shard->n; /* fewer: the answer to an earlier request has sent them */
     for (bool going = true; !has_nothing(shard) && shard->n == n && !has_room(self);) {
-        int64_t look = self->n_shards > 1 ? conn_now() + LOOK_NS : INT64_MAX;
+        int64_t look = self->n_shards > 1 ? clock_ns() + LOOK_NS : INT64_MAX;
         int64_t until = look < deadline_ns ? look : deadline_ns;
         if (!going)
             return RP_DEADLINE_EXCEEDED;
@@ -316,8 +316,8 @@ static void on_change(void *ctx, struct conn_reply *reply)
         self->error = error;
     }
     send_gathered(self);
-    pthread_cond_broadcast(&self->done);
     pthread_mutex_unlock(&self->lock);
+    pthread_cond_broadcast(&self->done); /* whoever wakes finds the lock free */
     updater_unref(self);
 }
 

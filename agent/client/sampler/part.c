@@ -29,9 +29,6 @@ void sampler_unref(struct rp_sampler *self)
         part_fini(&self->parts[p]);
     for (uint32_t i = 0; self->plans && i < self->capacity; i++) {
         batch_list_release(&self->plans[i].batches);
-        free(self->plans[i].of_group);
-        free(self->plans[i].need);
-        free(self->plans[i].share);
         free(self->plans[i].copies);
         batch_join_drop(&self->plans[i].join);
     }
@@ -72,7 +69,7 @@ static void sampler_fail(struct rp_sampler *self, rp_status status, const char *
     pthread_cond_signal(&self->ready);
 }
 
-/* ---- picks: states and lists ---- */
+/* ---- picks: states ---- */
 
 enum pick_event { EVENT_RECALL, EVENT_DROP, EVENT_REPLY, EVENT_OVERTAKEN, EVENT_USED, N_EVENTS };
 
@@ -99,29 +96,6 @@ static bool is_in_flight(const struct pick *self)
     return self->state == PICK_ASKED || self->state == PICK_RECALLED;
 }
 
-static void list_add(struct pick_list *list, struct pick *pick)
-{
-    pick->next = NULL;
-    if (list->last)
-        list->last->next = pick;
-    else
-        list->first = pick;
-    list->last = pick;
-}
-
-static void list_remove(struct pick_list *list, struct pick *pick)
-{
-    struct pick *before = NULL;
-    for (struct pick *at = list->first; at != pick; at = at->next)
-        before = at;
-    if (before)
-        before->next = pick->next;
-    else
-        list->first = pick->next;
-    if (list->last == pick)
-        list->last = before;
-}
-
 static void pick_free(struct pick *self)
 {
     batch_list_release(&self->batches);
@@ -132,8 +106,8 @@ static void pick_free(struct pick *self)
 
 void pick_list_free(struct pick_list *list)
 {
-    for (struct pick *pick = list->first, *next; pick; pick = next) {
-        next = pick->next;
+    for (struct pick *pick = TAILQ_FIRST(list), *next; pick; pick = next) {
+        next = TAILQ_NEXT(pick, link);
         pick_free(pick);
     }
 }
@@ -143,11 +117,13 @@ void pick_list_free(struct pick_list *list)
 bool part_init(struct part *self, struct rp_sampler *sampler, struct conn *conn, const char *table,
                struct batch_pool *pool, const struct batch_options *options)
 {
-    *self = (struct part){.sampler = sampler, .conn = conn, .table = strdup(table), .connected = true};
+    *self = (struct part){.sampler = sampler, .conn = conn, .table = strdup(table)};
     self->whole = sampler->whole;
     self->flexible = sampler->flexible;
     self->decoder = pool ? batch_decoder_new(pool, options) : NULL;
     self->copies_end = &self->copies;
+    TAILQ_INIT(&self->asked);
+    TAILQ_INIT(&self->done);
     pthread_cond_init(&self->work, NULL);
     return self->table && self->decoder;
 }
@@ -181,14 +157,14 @@ static void set_state(struct part *self, double mass, uint64_t room, uint64_t si
     self->mass = !(mass > 0) ? 0 : mass < MOST_MASS ? mass : MOST_MASS;
     self->room = at_most(room, MOST_COUNT);
     self->size = at_most(size, MOST_COUNT);
-    self->state_ns = conn_now();
+    self->state_ns = clock_ns();
 }
 
 /* Tells the caller what is wrong with a table. */
 static bool refuse(struct part *self, rp_status status, const char *text)
 {
     sampler_fail(self->sampler, status, text);
-    self->retry_ns = conn_now() + RETRY_NS;
+    self->retry_ns = clock_ns() + RETRY_NS;
     return false;
 }
 
@@ -250,7 +226,7 @@ static uint32_t read_permit(struct part *self, const struct conn_reply *reply, u
     uint64_t values[13];
     if (!conn_reply_numbers(reply, REPLAY__REPLY__BODY_PERMIT, values, 13)) {
         if (reply->status == RP_OK)
-            self->retry_ns = conn_now() + RETRY_NS;
+            self->retry_ns = clock_ns() + RETRY_NS;
         return 0;
     }
     set_state(self, as_double(values[4]), values[3], values[5]);
@@ -273,7 +249,7 @@ static void note_error(struct part *self, rp_status status, const rp_error *erro
         snprintf(self->why, sizeof self->why, "%s", error->text);
         return;
     }
-    self->retry_ns = conn_now() + RETRY_NS;
+    self->retry_ns = clock_ns() + RETRY_NS;
     if (status != RP_CANCELLED && status != RP_UNAVAILABLE)
         sampler_fail(self->sampler, status, error->text);
 }
@@ -298,7 +274,7 @@ static void on_permit(void *ctx, struct conn_reply *reply)
     if (granted)
         part->why[0] = '\0'; /* it waits no more */
     if (status == RP_OK && permit->most && !granted)
-        part->retry_ns = conn_now() + RETRY_NS; /* it neither grants nor waits */
+        part->retry_ns = clock_ns() + RETRY_NS; /* it neither grants nor waits */
     if (status != RP_OK && !sampler->stopping)
         note_error(part, status, &error);
     sampler_wake(sampler);
@@ -314,7 +290,7 @@ bool part_permit(struct part *self, uint32_t count, int64_t timeout_ms, uint32_t
     struct permit *permit = malloc(sizeof *permit);
     if (!permit)
         return false; /* asked for again at the next step */
-    *permit = (struct permit){.part = self, .count = count, .most = count, .asked_ns = conn_now()};
+    *permit = (struct permit){.part = self, .count = count, .most = count, .asked_ns = clock_ns()};
     permit->sure = count && self->room > 0;
     self->room -= at_most(self->room, count); /* until it tells */
     self->permit = permit;
@@ -444,7 +420,7 @@ static void send_pick(struct pick *pick, uint64_t again)
                                    .loan = again ? NULL : &pick->loan};
     uint64_t id = conn_send(self->conn, &message, on_pick, pick);
     pthread_mutex_lock(&sampler->lock);
-    for (struct pick *at = self->asked.first; at; at = at->next)
+    for (struct pick *at = TAILQ_FIRST(&self->asked); at; at = TAILQ_NEXT(at, link))
         if (at == pick) /* it may have been decoded and freed meanwhile */
             pick->id = id;
     if (sampler->ending)
@@ -462,7 +438,7 @@ bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout
                           .asked_ns = now_ns,
                           .timeout_ms = timeout_ms,
                           .whole = whole};
-    list_add(&self->asked, pick);
+    TAILQ_INSERT_TAIL(&self->asked, pick, link);
     self->outstanding += count;
     send_pick(pick, 0);
     return true;
@@ -474,14 +450,14 @@ static void drop(struct part *self, struct pick *pick)
     if (pick->state != PICK_UNWANTED)
         self->outstanding -= pick->count;
     if (is_in_flight(pick))
-        list_remove(&self->asked, pick);
+        TAILQ_REMOVE(&self->asked, pick, link);
     pick_move(pick, EVENT_DROP);
 }
 
 void part_forget(struct part *self)
 {
-    for (struct pick *pick = self->asked.first, *next; pick; pick = next) {
-        next = pick->next;
+    for (struct pick *pick = TAILQ_FIRST(&self->asked), *next; pick; pick = next) {
+        next = TAILQ_NEXT(pick, link);
         drop(self, pick);
     }
 }
@@ -490,10 +466,10 @@ void part_forget(struct part *self)
 static void cancel_picks(struct part *self, bool recall)
 {
     struct rp_sampler *sampler = self->sampler;
-    for (struct pick *pick = self->asked.first; pick;) {
+    for (struct pick *pick = TAILQ_FIRST(&self->asked); pick;) {
         uint64_t id = pick->id;
         if (!id || !is_in_flight(pick) || (recall && pick->state == PICK_RECALLED)) {
-            pick = pick->next;
+            pick = TAILQ_NEXT(pick, link);
             continue;
         }
         if (recall)
@@ -503,7 +479,7 @@ static void cancel_picks(struct part *self, bool recall)
         pthread_mutex_unlock(&sampler->lock);
         conn_cancel(self->conn, id);
         pthread_mutex_lock(&sampler->lock);
-        pick = self->asked.first; /* the list may have changed */
+        pick = TAILQ_FIRST(&self->asked); /* the list may have changed */
     }
 }
 
@@ -530,7 +506,7 @@ void part_cancel(struct part *self)
     cancel_picks(self, false);
     pthread_mutex_unlock(&self->sampler->lock);
     /* Nobody decodes those that have arrived; the last reference to the sampler may outlive this connection. */
-    for (struct pick *pick = self->asked.first; pick; pick = pick->next)
+    for (struct pick *pick = TAILQ_FIRST(&self->asked); pick; pick = TAILQ_NEXT(pick, link))
         conn_loan_end(self->conn, &pick->loan);
     if (permit)
         conn_cancel(self->conn, permit);
@@ -573,9 +549,9 @@ static void keep_rows(struct part *self, struct pick *pick, rp_batch **batches, 
     if (status == RP_OK && less && wanted && self->group->deal != DEAL_QUEUE)
         self->excused += pick->count - n;
     if (status == RP_OK && n == 0 && wanted)
-        self->retry_ns = conn_now() + RETRY_NS;
+        self->retry_ns = clock_ns() + RETRY_NS;
     if (n)
-        list_add(&self->done, pick);
+        TAILQ_INSERT_TAIL(&self->done, pick, link);
 }
 
 /* Gives the plan of a sampler alone all of the reply to its request. */
@@ -614,9 +590,9 @@ static void take_whole(struct rp_sampler *self, struct pick *pick, rp_batch **ba
 /* Returns the first pick whose reply can be decoded; a reply that is taken whole only after those before it. */
 static struct pick *next_arrived(const struct part *self)
 {
-    struct pick *pick = self->asked.first;
+    struct pick *pick = TAILQ_FIRST(&self->asked);
     while (pick && is_in_flight(pick) && !self->sampler->alone)
-        pick = pick->next;
+        pick = TAILQ_NEXT(pick, link);
     return pick && !is_in_flight(pick) ? pick : NULL;
 }
 
@@ -657,7 +633,7 @@ static bool ask_again(struct pick *pick)
     self->away = false;
     pick->reply = NULL;
     pick->id = 0;
-    pick->asked_ns = conn_now();
+    pick->asked_ns = clock_ns();
     send_pick(pick, id);
     conn_reply_destroy(&over); /* it has no large message */
     return true;
@@ -671,14 +647,14 @@ static bool decode_pick(struct part *self, struct pick *pick, bool *whole)
     rp_error error = {0};
     self->decoding = true;
     pthread_mutex_unlock(&sampler->lock);
-    int64_t start = conn_now(), traced = trace_now(conn_trace(self->conn));
+    int64_t start = clock_ns(), traced = trace_now(conn_trace(self->conn));
     struct batch_shared shared = {0};
     rp_status status = decode(self, pick, &batches, &shared, &error);
     if (!shared.overtaken && status != RP_NO_MEMORY) /* otherwise it is needed again */
         conn_loan_end(self->conn, &pick->loan);
     trace_add_since(conn_trace(self->conn), "decode", NULL, traced, pick->count);
     pthread_mutex_lock(&sampler->lock);
-    sampler->decoded_ns = conn_now();
+    sampler->decoded_ns = clock_ns();
     sampler->stats.decode_ns += (uint64_t)(sampler->decoded_ns - start);
     note_bytes(sampler, pick, shared);
     *whole = true;
@@ -694,7 +670,7 @@ static bool decode_pick(struct part *self, struct pick *pick, bool *whole)
     *whole = pick->state == PICK_UNWANTED || (status == RP_OK && batch_list_items(batches) == pick->count);
     if (pick->state != PICK_UNWANTED)
         self->outstanding -= pick->count;
-    list_remove(&self->asked, pick);
+    TAILQ_REMOVE(&self->asked, pick, link);
     pick_move(pick, EVENT_USED);
     sampler->stats.shared_bytes += shared.bytes;
     if (sampler->alone)
@@ -732,7 +708,7 @@ bool part_has_arrived(const struct part *self)
 
 bool part_comes(const struct part *self)
 {
-    for (const struct pick *pick = self->asked.first; pick && !self->away; pick = pick->next)
+    for (const struct pick *pick = TAILQ_FIRST(&self->asked); pick && !self->away; pick = TAILQ_NEXT(pick, link))
         if (pick->sure || !is_in_flight(pick))
             return true;
     return false;
@@ -740,10 +716,10 @@ bool part_comes(const struct part *self)
 
 bool part_is_late(const struct part *self, int64_t limit_ns)
 {
-    const struct pick *pick = self->asked.first;
-    int64_t inside = CHOOSE_MS * NS_PER_MS, limit = conn_now() - limit_ns;
+    const struct pick *pick = TAILQ_FIRST(&self->asked);
+    int64_t inside = CHOOSE_MS * NS_PER_MS, limit = clock_ns() - limit_ns;
     while (pick && !is_in_flight(pick))
-        pick = pick->next;
+        pick = TAILQ_NEXT(pick, link);
     bool items = pick && pick->asked_ns + (self->paid ? 0 : inside) < limit;
     bool permits = self->permit && self->permit->asked_ns + (self->permit->sure ? 0 : inside) < limit;
     return !conn_is_hosted(self->conn) && (items || permits);
@@ -793,7 +769,7 @@ void part_ask_why(struct part *self)
 uint32_t part_first_rows(const struct part *self)
 {
     uint64_t skip = self->dealt;
-    for (const struct pick *pick = self->done.first; pick; pick = pick->next) {
+    for (const struct pick *pick = TAILQ_FIRST(&self->done); pick; pick = TAILQ_NEXT(pick, link)) {
         uint64_t n = batch_list_items(pick->batches) - pick->row;
         if (n > skip)
             return (uint32_t)(n - skip);
@@ -802,24 +778,10 @@ uint32_t part_first_rows(const struct part *self)
     return 0;
 }
 
-static bool pieces_add(struct pieces *self, const struct batch_rows *piece)
-{
-    if (self->n == self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 64;
-        struct batch_rows *grown = realloc(self->rows, capacity * sizeof *grown);
-        if (!grown)
-            return false;
-        self->rows = grown;
-        self->capacity = capacity;
-    }
-    self->rows[self->n++] = *piece;
-    return true;
-}
-
-bool part_peek(struct part *self, uint32_t n, double share, struct pieces *pieces)
+bool part_peek(struct part *self, uint32_t n, double share, struct batch_pieces *pieces)
 {
     uint64_t skip = self->dealt;
-    for (const struct pick *pick = self->done.first; pick && n; pick = pick->next) {
+    for (const struct pick *pick = TAILQ_FIRST(&self->done); pick && n; pick = TAILQ_NEXT(pick, link)) {
         uint32_t row = pick->row;
         for (const rp_batch *batch = pick->batches; batch && n; batch = batch->next, row = 0) {
             uint32_t left = batch->info.n - row;
@@ -832,7 +794,7 @@ bool part_peek(struct part *self, uint32_t n, double share, struct pieces *piece
             skip = 0;
             uint32_t part = left < n ? left : n;
             struct batch_rows piece = {batch, row, part, share, self->number, self->shard};
-            if (!pieces_add(pieces, &piece))
+            if (!batch_pieces_add(pieces, &piece))
                 return false;
             n -= part;
         }
@@ -844,7 +806,8 @@ void part_consume(struct part *self, uint32_t n, struct pick_list *empty)
 {
     self->dealt -= n;
     while (n) {
-        struct pick *pick = self->done.first;
+        struct pick *pick = TAILQ_FIRST(&self->done);
+        assert(pick->batches); /* a pick that is done has rows */
         uint32_t left = pick->batches->info.n - pick->row, part = left < n ? left : n;
         pick->row += part;
         n -= part;
@@ -855,8 +818,8 @@ void part_consume(struct part *self, uint32_t n, struct pick_list *empty)
         pick->row = 0;
         if (!pick->batches) {
             pick_move(pick, EVENT_USED);
-            list_remove(&self->done, pick);
-            list_add(empty, pick);
+            TAILQ_REMOVE(&self->done, pick, link);
+            TAILQ_INSERT_TAIL(empty, pick, link);
         }
     }
 }
@@ -866,7 +829,7 @@ void part_drop_rows(struct part *self)
     part_forget(self);
     if (self->dealt)
         return;
-    struct pick_list empty = {0};
+    struct pick_list empty = TAILQ_HEAD_INITIALIZER(empty);
     self->dealt = self->rows;
     self->rows = 0;
     part_consume(self, (uint32_t)self->dealt, &empty);

@@ -314,7 +314,7 @@ static void pay_group(struct rp_sampler *self, struct plan *plan, uint32_t g)
 
 static void pay(struct rp_sampler *self, struct plan *plan)
 {
-    int64_t now = conn_now();
+    int64_t now = clock_ns();
     plan->state = PLAN_PAID;
     for (uint32_t g = 0; g < self->n_groups; g++) {
         struct group *group = &self->groups[g];
@@ -677,11 +677,11 @@ void plans_draw(struct rp_sampler *self, int64_t now_ns)
 void plans_ask(struct rp_sampler *self)
 {
     struct part *part = &self->parts[0];
-    if (part->retry_ns && conn_now() >= part->retry_ns)
+    if (part->retry_ns && clock_ns() >= part->retry_ns)
         part->retry_ns = 0;
     if (self->sending || part->retry_ns || !plans_due(self))
         return;
-    int64_t now = conn_now();
+    int64_t now = clock_ns();
     self->sending = true; /* requests leave in the order of their plans */
     self->window = ahead_fitting(self, self->capacity);
     for (uint32_t count; !part->retry_ns && (count = next_count(self)) > 0;) {
@@ -914,7 +914,7 @@ static void finish_batches(struct rp_sampler *self, struct plan *plan)
 /* Finds the rows of a plan, and a place in a batch for each. */
 static rp_status prepare(struct rp_sampler *self, struct plan *plan)
 {
-    struct pieces *pieces = &self->pieces;
+    struct batch_pieces *pieces = &self->pieces;
     pieces->n = 0;
     for (uint32_t g = 0; g < self->n_groups; g++)
         if (self->groups[g].deal == DEAL_QUEUE)
@@ -996,10 +996,10 @@ bool plans_copy(struct rp_sampler *self, struct part *part)
         pthread_mutex_unlock(&self->lock);
         pthread_cond_signal(&self->ready);
     }
-    struct pick_list empty = {0};
+    struct pick_list empty = TAILQ_HEAD_INITIALIZER(empty);
     pthread_mutex_lock(&self->lock);
     part_consume(part, rows, &empty);
-    if (!empty.first)
+    if (TAILQ_EMPTY(&empty))
         return true;
     pthread_mutex_unlock(&self->lock); /* a large message is not freed at once */
     pick_list_free(&empty);
@@ -1037,7 +1037,7 @@ void plans_build(struct rp_sampler *self)
     const struct plan *front = plan_at(self, self->build);
     bool more = dealt && self->late && self->build < self->tail && front->state == PLAN_PAID;
     if (dealt && !(more && plan_has_some(self, front))) { /* when the time is over, all plans get what is there */
-        self->last_ns = conn_now();
+        self->last_ns = clock_ns();
         self->late = false;
     }
     for (uint32_t p = 0; p < self->n_parts; p++) /* once for all batches: waking a thread costs more than a copy */

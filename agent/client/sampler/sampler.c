@@ -24,8 +24,8 @@
 #define MAX_SOURCES 64u
 #define MAX_IN_FLIGHT 1024u
 #define MAX_GATHER_THREADS 64u
-/* So many are enough that a few may fill batches. */
-#define MANY_PROCESSORS 8
+/* More would not fill batches faster: few threads read as fast as memory gives. */
+#define DEFAULT_GATHER_THREADS 4
 /* A batch of fewer bytes is decoded in less time than it takes to wake a thread for it, or little more. */
 #define SMALL_BATCH (UINT64_C(256) << 10)
 /* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
@@ -117,8 +117,9 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
         out->in_flight = SAMPLER_DEFAULT_IN_FLIGHT;
     if (out->max_bytes == 0)
         out->max_bytes = DEFAULT_MAX_BYTES;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
     if (out->gather_threads == 0)
-        out->gather_threads = sysconf(_SC_NPROCESSORS_ONLN) >= MANY_PROCESSORS ? 4 : 1;
+        out->gather_threads = processors < DEFAULT_GATHER_THREADS ? (uint32_t)processors : DEFAULT_GATHER_THREADS;
     out->on_demand |= out->lease_ms != 0;
     if (out->max_bytes > MOST_BYTES)
         out->max_bytes = MOST_BYTES;
@@ -136,19 +137,12 @@ static bool is_open(const rp_sampler *self)
 }
 
 /* Asks the connections; released meanwhile. */
-static void look_at_connections(rp_sampler *self, int64_t now_ns)
+static void look_at_connections(rp_sampler *self)
 {
     pthread_mutex_unlock(&self->lock);
-    for (uint32_t p = 0; p < self->n_parts; p++) /* only this thread uses `connected` */
-        self->parts[p].connected = conn_is_up(self->parts[p].conn);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        self->parts[p].lost_ns = conn_away_ns(self->parts[p].conn);
     pthread_mutex_lock(&self->lock);
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        struct part *part = &self->parts[p];
-        if (part->connected)
-            part->lost_ns = 0;
-        else if (part->lost_ns == 0)
-            part->lost_ns = now_ns;
-    }
 }
 
 static bool has_other(const rp_sampler *self, const struct part *part)
@@ -161,13 +155,13 @@ static bool has_other(const rp_sampler *self, const struct part *part)
 }
 
 /* A part that is away gives up what it was asked for, if another part can give it. */
-static void look_at_parts(rp_sampler *self, int64_t now_ns)
+static void look_at_parts(rp_sampler *self)
 {
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct part *part = &self->parts[p];
         if (part->group->n == 1)
             continue;
-        if ((part->lost_ns && now_ns - part->lost_ns > AWAY_NS) || part_is_late(part, SILENT_NS))
+        if (part->lost_ns > AWAY_NS || part_is_late(part, SILENT_NS))
             part->away = true;
         if (part->away && has_other(self, part))
             part_abandon(part);
@@ -211,7 +205,7 @@ static void get_permits(rp_sampler *self, uint32_t g, int64_t now_ns)
         struct part *best = NULL;
         uint32_t n = 0;
         for (struct part *part = &self->parts[group->first]; part < &self->parts[group->first + group->n]; part++) {
-            if (!part->known || part->away || !part->connected || part->permit || now_ns < part->retry_ns ||
+            if (!part->known || part->away || part->lost_ns || part->permit || now_ns < part->retry_ns ||
                 part->asked_step == self->steps)
                 continue;
             n++;
@@ -240,10 +234,10 @@ static void move_room(rp_sampler *self, struct group *group)
         return;
     }
     for (struct part *part = parts; part < parts + group->n && !move->busy; part++)
-        if (!part->away && part->connected && part->insert_need && (!to || part->insert_need > to->insert_need))
+        if (!part->away && !part->lost_ns && part->insert_need && (!to || part->insert_need > to->insert_need))
             to = part;
     for (struct part *part = parts; part < parts + group->n && to; part++)
-        if (!part->away && part->connected && part->number == to->number && part->version == to->version &&
+        if (!part->away && !part->lost_ns && part->number == to->number && part->version == to->version &&
             part->insert_room && (!from || part->insert_room > from->insert_room))
             from = part;
     if (!from)
@@ -267,8 +261,8 @@ static bool is_moving(const rp_sampler *self)
 /* The sampler ends: what was taken is given first. A part that is away does not hold this up: the next version replaces its room. */
 static void end_moves(rp_sampler *self)
 {
-    int64_t end = conn_now() + SILENT_NS;
-    while (is_moving(self) && conn_now() < end) {
+    int64_t end = clock_ns() + SILENT_NS;
+    while (is_moving(self) && clock_ns() < end) {
         for (uint32_t g = 0; g < self->n_groups; g++)
             if (self->groups[g].move.held)
                 part_move(self->groups[g].move.to, (int32_t)self->groups[g].move.n);
@@ -428,12 +422,12 @@ static void look_at_end(rp_sampler *self, int64_t now_ns)
 /* Makes one step of the thread that plans; returns the time of the next. Released meanwhile. */
 static int64_t make_step(rp_sampler *self)
 {
-    int64_t now = self->alone ? 0 : conn_now(); /* then it is not used */
+    int64_t now = self->alone ? 0 : clock_ns(); /* then it is not used */
     bool whole, decoded = false;
     self->news = false;
     self->steps++;
     if (!self->alone)
-        look_at_connections(self, now);
+        look_at_connections(self);
     for (uint32_t p = 0; p < self->n_parts && self->decodes; p++)
         while (part_decode(&self->parts[p], &whole))
             decoded = true;
@@ -444,7 +438,7 @@ static int64_t make_step(rp_sampler *self)
         return self->parts[0].retry_ns && !self->ending ? self->parts[0].retry_ns : INT64_MAX;
     }
     self->news = self->news || decoded;
-    look_at_parts(self, now);
+    look_at_parts(self);
     plans_draw(self, now);
     for (uint32_t g = 0; g < self->n_groups; g++)
         if (self->groups[g].deal == DEAL_PERMITS && is_open(self))
@@ -555,7 +549,7 @@ void rp_sampler_destroy(rp_sampler **sampler)
     end_moves(self);
     for (uint32_t p = 0; p < self->n_parts; p++)
         part_cancel(&self->parts[p]);
-    int64_t end = conn_now() + LEAVE_NS;
+    int64_t end = clock_ns() + LEAVE_NS;
     while (self->unanswered && conn_wait(conn_of(self), &self->ready, &self->lock, end)) {
     }
     pthread_mutex_unlock(&self->lock);
@@ -671,16 +665,14 @@ static int64_t learn_until(const rp_sampler *self, int64_t start_ns, int64_t now
 static rp_status learn(rp_sampler *self, rp_error *err)
 {
     pthread_cond_t *planner = self->inlined ? &self->ready : &self->work;
-    int64_t start = conn_now(), known_ns = 0, until;
+    int64_t start = clock_ns(), known_ns = 0, until;
     rp_status status = RP_OK;
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        self->parts[p].connected = conn_is_up(self->parts[p].conn);
     pthread_mutex_lock(&self->lock);
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        if (self->parts[p].connected) /* also plain ones: whether they remove items, and whether they are queues */
+    look_at_connections(self);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        if (!self->parts[p].lost_ns) /* also plain ones: whether they remove items, and whether they are queues */
             part_permit(&self->parts[p], 0, 0, 0, NULL);
-    }
-    while (status == RP_OK && (until = learn_until(self, start, conn_now(), &known_ns)) > 0)
+    while (status == RP_OK && (until = learn_until(self, start, clock_ns(), &known_ns)) > 0)
         if (!conn_wait(conn_of(self), planner, &self->lock, until) && conn_is_stopped())
             status = conn_stopped(err);
     if (status == RP_OK && self->error.status != RP_OK)
@@ -693,15 +685,16 @@ static rp_status learn(rp_sampler *self, rp_error *err)
 
 static bool make_plans(rp_sampler *self)
 {
+    uint32_t parts = self->n_parts;
     self->plans = calloc(self->capacity, sizeof *self->plans);
     for (uint32_t i = 0; self->plans && i < self->capacity; i++) {
         struct plan *plan = &self->plans[i];
-        plan->of_group = calloc(self->n_groups, sizeof *plan->of_group);
-        plan->need = calloc(self->n_parts, sizeof *plan->need);
-        plan->share = calloc(self->n_parts, sizeof *plan->share);
-        plan->copies = calloc(self->n_parts, sizeof *plan->copies);
-        if (!plan->of_group || !plan->need || !plan->share || !plan->copies)
+        plan->copies = calloc(parts + self->n_groups, sizeof *plan->copies + sizeof *plan->share + sizeof *plan->need);
+        if (!plan->copies)
             return false;
+        plan->share = (double *)(plan->copies + parts);
+        plan->need = (uint32_t *)(void *)(plan->share + parts);
+        plan->of_group = plan->need + parts;
     }
     return self->plans != NULL;
 }
@@ -785,7 +778,7 @@ static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
     int64_t deadline = conn_deadline(timeout_ms), ask_at = INT64_MAX;
     bool waited = false;
     if (timeout_ms > 0 && deadline != INT64_MAX) {
-        int64_t early = (deadline - conn_now()) / 4;
+        int64_t early = (deadline - clock_ns()) / 4;
         ask_at = deadline - (early < ASK_WHY_NS ? early : ASK_WHY_NS);
     }
     for (;;) {
@@ -797,7 +790,7 @@ static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
         if (!waited)
             plans_note_wait(self);
         waited = true;
-        int64_t now = conn_now();
+        int64_t now = clock_ns();
         if (now >= deadline || (self->alone && self->options.on_demand && !self->wanted))
             return false;
         if (now >= ask_at) {
@@ -820,12 +813,12 @@ static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
 /* on_demand, alone: every request gets a reply, a cancelled one too. Cancels it when nobody is there to answer. */
 static void await_reply(rp_sampler *self)
 {
-    int64_t end = conn_now() + GRACE_ALONE_NS;
+    int64_t end = clock_ns() + GRACE_ALONE_NS;
     for (make_step(self); !is_quiet(self) && !self->stalled; make_step(self)) {
         pthread_mutex_unlock(&self->lock);
         bool up = conn_is_up(conn_of(self));
         pthread_mutex_lock(&self->lock);
-        int64_t now = conn_now();
+        int64_t now = clock_ns();
         if (now >= end || !up)
             part_recall(&self->parts[0]);
         if (!self->news)
@@ -847,7 +840,7 @@ static bool hurry_call(rp_sampler *self)
 /* on_demand: leaves nothing in flight. If the time is over, the batch does with what there is. */
 static void settle(rp_sampler *self)
 {
-    int64_t end = conn_now() + GRACE_NS;
+    int64_t end = clock_ns() + GRACE_NS;
     bool dropped = false;
     uint32_t hurries = 0; /* the first may ask for items, and the second takes what has come */
     self->wanted = false;
@@ -855,7 +848,7 @@ static void settle(rp_sampler *self)
         await_reply(self);
         return;
     }
-    while (conn_now() < end) {
+    while (clock_ns() < end) {
         int64_t wake = make_step(self);
         if (self->stalled)
             return; /* no memory: the caller learns it now, and the next call goes on */
@@ -876,7 +869,7 @@ static void settle(rp_sampler *self)
 /* on_demand: the caller has ended the wait. Items that are on their way and exist nowhere else are kept for the next call. */
 static void settle_now(rp_sampler *self)
 {
-    int64_t end = conn_now() + STOP_NS;
+    int64_t end = clock_ns() + STOP_NS;
     self->wanted = false;
     plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++) {
@@ -885,7 +878,7 @@ static void settle_now(rp_sampler *self)
     }
     do
         make_step(self);
-    while (!is_quiet(self) && conn_now() < end && conn_wait(conn_of(self), &self->ready, &self->lock, end));
+    while (!is_quiet(self) && clock_ns() < end && conn_wait(conn_of(self), &self->ready, &self->lock, end));
 }
 
 static rp_status give_error(rp_sampler *self, rp_error *err)
@@ -981,7 +974,7 @@ static rp_status next_by_tokens(rp_sampler *self, rp_batch **batch, int64_t time
         else if (!ended || tokens_empty(self->tokens))
             return err_set(err, status, "%s", end.text);
         if (timeout_ms > 0) {
-            int64_t left_ns = deadline == INT64_MAX ? timeout_ms * NS_PER_MS : deadline - conn_now();
+            int64_t left_ns = deadline == INT64_MAX ? timeout_ms * NS_PER_MS : deadline - clock_ns();
             left_ms = left_ns > 0 ? (left_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
         }
     }
@@ -1046,7 +1039,7 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
     if (!made)
         err_set(err, RP_NO_MEMORY, "no memory for a sampler");
     if (made && (self->alone || learn(self, err) == RP_OK)) {
-        self->last_ns = conn_now();
+        self->last_ns = clock_ns();
         if (self->alone) {
             pthread_mutex_lock(&self->lock);
             plans_ask(self);

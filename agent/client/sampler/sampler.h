@@ -50,6 +50,7 @@
 #define AGENT_CLIENT_SAMPLER_H
 
 #include <pthread.h>
+#include <sys/queue.h>
 
 #include "agent/client/conn/conn.h"
 #include "agent/client/sampler/batch.h"
@@ -69,7 +70,7 @@ enum pick_state { PICK_ASKED, PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, PICK_UN
 
 struct pick {
     struct part *part;
-    struct pick *next; /* in part->asked, then in part->done */
+    TAILQ_ENTRY(pick) link; /* in part->asked, then in part->done */
     enum pick_state state;
     uint64_t id; /* of the request; 0: not sent yet */
     struct loan loan;
@@ -82,15 +83,7 @@ struct pick {
     uint32_t row; /* rows of the first batch that were taken */
 };
 
-/* Rows of which a batch is put together. */
-struct pieces {
-    struct batch_rows *rows;
-    uint32_t n, capacity;
-};
-
-struct pick_list {
-    struct pick *first, *last;
-};
+TAILQ_HEAD(pick_list, pick);
 
 struct permit {
     struct part *part;
@@ -155,8 +148,7 @@ struct part {
     int64_t state_ns; /* when it said so */
     char why[256];    /* what a request waits for */
     /* Its answers. */
-    bool connected;
-    int64_t lost_ns;  /* since when it is not; 0: it is */
+    int64_t lost_ns;  /* for how long it is not connected; 0: it is. Only the thread that plans uses it */
     int64_t retry_ns; /* no picks before this time */
     bool away;
     /* Requests. */
@@ -193,10 +185,10 @@ struct plan {
     uint32_t missing; /* items that it does without */
     int64_t drawn_ns;
     int64_t waited_ns;   /* for permits */
-    uint32_t *of_group;  /* [n_groups] items */
-    uint32_t *need;      /* [n_parts] items; of queues when they are dealt out */
+    struct copy *copies; /* [n_parts]; the next three are in its memory */
     double *share;       /* [n_parts] used for the draw */
-    struct copy *copies; /* [n_parts] */
+    uint32_t *need;      /* [n_parts] items; of queues when they are dealt out */
+    uint32_t *of_group;  /* [n_groups] items */
     uint32_t left;       /* copies that are not made yet; atomic */
     struct batch_join *join;
     rp_batch *batches;
@@ -224,9 +216,9 @@ struct rp_sampler {
     double *room; /* working memory, [2 * n_parts + n_groups] and more */
     uint32_t *counts;
     uint64_t *sizes;
-    struct pieces pieces; /* of the batch that is put together */
-    uint32_t turn;        /* which part of a queue is asked first */
-    uint64_t steps;       /* of the thread that plans */
+    struct batch_pieces pieces; /* of the batch that is put together */
+    uint32_t turn;              /* which part of a queue is asked first */
+    uint64_t steps;             /* of the thread that plans */
     pthread_t thread;
     bool started;
 
@@ -328,7 +320,7 @@ bool part_is_late(const struct part *self, int64_t limit_ns);
 /* Returns the rows of the first pick that has some for batches: the items of one pick are distinct, if they are to be. */
 uint32_t part_first_rows(const struct part *self);
 /* Adds the next n rows to the pieces. False: no memory. */
-bool part_peek(struct part *self, uint32_t n, double share, struct pieces *pieces);
+bool part_peek(struct part *self, uint32_t n, double share, struct batch_pieces *pieces);
 /* Drops n rows that were copied from the front, and moves the picks that have none left to `empty`. */
 void part_consume(struct part *self, uint32_t n, struct pick_list *empty);
 /* Frees picks. Without the lock: a large message is not freed at once. */

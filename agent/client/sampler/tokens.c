@@ -12,8 +12,7 @@ struct tokens {
     struct batch_pool *pool;
     struct rp_batch *ready; /* made and not given: of items whose fields do not fit into one array */
     /* The batches that came in and have items left. .first: its first item of the next batch; .n: how many it gives. */
-    struct batch_rows *in;
-    uint32_t n, capacity;
+    struct batch_pieces in;
     uint64_t steps; /* of the items of the next batch */
     bool full;
 };
@@ -44,11 +43,11 @@ void tokens_destroy(struct tokens **self)
     *self = NULL;
     if (!tokens)
         return;
-    for (uint32_t i = 0; i < tokens->n; i++)
-        release(&tokens->in[i]);
+    for (uint32_t i = 0; i < tokens->in.n; i++)
+        release(&tokens->in.rows[i]);
     batch_list_release(&tokens->ready);
     batch_pool_unref(&tokens->pool);
-    free(tokens->in);
+    free(tokens->in.rows);
     free(tokens);
 }
 
@@ -86,19 +85,12 @@ rp_status tokens_add(struct tokens *self, rp_batch **batch, rp_error *err)
         rp_batch_release(batch);
         return RP_OK;
     }
-    if (self->n == self->capacity) {
-        uint32_t capacity = 2 * self->capacity + 16;
-        struct batch_rows *in = realloc(self->in, capacity * sizeof *in);
-        if (!in) {
-            rp_batch_release(batch);
-            return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
-        }
-        self->in = in;
-        self->capacity = capacity;
+    if (!batch_pieces_add(&self->in, &(struct batch_rows){.from = *batch, .share = 1})) {
+        rp_batch_release(batch);
+        return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
     }
-    self->in[self->n] = (struct batch_rows){.from = *batch, .share = 1};
     *batch = NULL;
-    fill(self, &self->in[self->n++]);
+    fill(self, &self->in.rows[self->in.n - 1]);
     return RP_OK;
 }
 
@@ -118,30 +110,30 @@ static void advance(struct tokens *self)
     uint32_t kept = 0;
     self->steps = 0;
     self->full = false;
-    for (uint32_t i = 0; i < self->n; i++) {
-        struct batch_rows in = self->in[i];
+    for (uint32_t i = 0; i < self->in.n; i++) {
+        struct batch_rows in = self->in.rows[i];
         in.first += in.n;
         in.n = 0;
         if (in.first == in.from->info.n)
             release(&in);
         else
-            self->in[kept++] = in;
+            self->in.rows[kept++] = in;
     }
-    self->n = kept;
-    for (uint32_t i = 0; i < self->n; i++)
-        fill(self, &self->in[i]);
+    self->in.n = kept;
+    for (uint32_t i = 0; i < self->in.n; i++)
+        fill(self, &self->in.rows[i]);
 }
 
 rp_status tokens_take(struct tokens *self, rp_batch **out, rp_error *err)
 {
     if (!self->ready) {
         uint32_t n = 0;
-        while (n < self->n && self->in[n].n)
+        while (n < self->in.n && self->in.rows[n].n)
             n++;
-        const struct rp_batch *last = self->in[n - 1].from;
+        const struct rp_batch *last = self->in.rows[n - 1].from;
         self->options.sources = last->arrays.source != NULL;
         self->options.shards = last->arrays.shard != NULL;
-        RP_TRY(batch_join(self->pool, self->in, n, &self->options, &self->ready, err));
+        RP_TRY(batch_join(self->pool, self->in.rows, n, &self->options, &self->ready, err));
         for (struct rp_batch *made = self->ready; made; made = made->next) {
             made->info.table_size = last->info.table_size;
             made->info.partial = !self->full || self->ready->next;

@@ -91,7 +91,7 @@ static rp_status check_present(const struct step_stream *stream, uint32_t column
 }
 
 /* Makes slice i relative to the item's first step, or to its end. */
-static rp_status normalise(struct item_layout_field *out, const struct item_slices *item, uint32_t i,
+static rp_status normalise(Replay__Field *out, const struct item_slices *item, uint32_t i,
                            const struct slice_range *range, const struct item_steps *span, rp_error *err)
 {
     const rp_slice *slice = &item->slices[i];
@@ -105,11 +105,11 @@ static rp_status normalise(struct item_layout_field *out, const struct item_slic
     if (range->count > UINT32_MAX || start > INT32_MAX || (from_end && end - range->first > INT32_MAX))
         return err_set(err, RP_INVALID_ARGUMENT, "an item of %u steps is too long for the slice of column '%s'",
                        span->length, column);
-    out->name = slice->field ? slice->field : column;
+    out->name = (char *)(uintptr_t)(slice->field ? slice->field : column);
     out->column = slice->column;
     out->start = from_end ? -(int32_t)(end - range->first) : (int32_t)start;
     out->count = to_end ? 0 : (uint32_t)range->count;
-    out->stride = (uint32_t)range->stride;
+    out->stride = range->stride == 1 ? 0 : (uint32_t)range->stride;
     out->squeeze = slice->squeeze != 0;
     return RP_OK;
 }
@@ -120,7 +120,7 @@ static rp_status scratch_reserve(struct item_layouts *self, uint32_t n, rp_error
         return err_set(err, RP_INVALID_ARGUMENT, "an item has 1 to %u slices, not %u", ITEM_LAYOUT_MAX_FIELDS, n);
     if (n <= self->scratch_size)
         return RP_OK;
-    struct item_layout_field *grown = realloc(self->scratch, n * sizeof *grown);
+    Replay__Field *grown = realloc(self->scratch, n * sizeof *grown);
     if (grown)
         self->scratch = grown;
     struct slice_range *ranges = realloc(self->ranges, n * sizeof *ranges);
@@ -128,7 +128,8 @@ static rp_status scratch_reserve(struct item_layouts *self, uint32_t n, rp_error
         self->ranges = ranges;
     if (!grown || !ranges)
         return err_set(err, RP_NO_MEMORY, "no memory for an item");
-    self->scratch_size = n;
+    while (self->scratch_size < n)
+        replay__field__init(&self->scratch[self->scratch_size++]);
     return RP_OK;
 }
 
@@ -170,8 +171,8 @@ static void describe_shape(char *out, size_t size, bool steps, uint32_t count, u
         snprintf(out + at, size - at, "]");
 }
 
-static rp_status check_field(const struct item_layout_field *field, const struct step_column *column,
-                             const Replay__Column *want, const char *table, rp_error *err)
+static rp_status check_field(const Replay__Field *field, const struct step_column *column, const Replay__Column *want,
+                             const char *table, rp_error *err)
 {
     if (strcmp(field->name, want->name) != 0)
         return err_set(err, RP_INVALID_ARGUMENT, "table '%s' wants the field '%s' where '%s' stands", table, want->name,
@@ -195,7 +196,7 @@ static rp_status check_field(const struct item_layout_field *field, const struct
                    wanted);
 }
 
-static rp_status check_fields(const struct item_layout_field *fields, const struct item_slices *item, rp_error *err)
+static rp_status check_fields(const Replay__Field *fields, const struct item_slices *item, rp_error *err)
 {
     const Replay__TableSpec *spec = item->table;
     uint32_t n = item->n;
@@ -225,37 +226,26 @@ rp_status item_layouts_check(struct item_layouts *self, const struct item_slices
         if (slice->column >= stream->n_columns)
             return err_set(err, RP_INVALID_ARGUMENT, "there is no column %u, the stream has %u", slice->column,
                            stream->n_columns);
-        self->scratch[i] = (struct item_layout_field){
-            .name = slice->field ? slice->field : stream->columns[slice->column].name,
-            .column = slice->column,
-            .count = slice->count,
-            .squeeze = slice->squeeze != 0,
-        };
+        Replay__Field *field = &self->scratch[i];
+        field->name = slice->field ? (char *)(uintptr_t)slice->field : stream->columns[slice->column].name;
+        field->column = slice->column;
+        field->count = slice->count;
+        field->squeeze = slice->squeeze != 0;
     }
     return check_fields(self->scratch, item, err);
 }
 
 static bool item_layout_encode(struct item_layout *self, const char *table)
 {
-    Replay__Field *list = calloc(self->n_fields, sizeof *list);
     Replay__Field **at = calloc(self->n_fields, sizeof(*at));
     struct text out = {0};
-    if (list && at) {
+    if (at) {
         Replay__Layout layout = REPLAY__LAYOUT__INIT;
         layout.table = (char *)(uintptr_t)table;
         layout.n_fields = self->n_fields;
         layout.fields = at;
-        for (uint32_t i = 0; i < self->n_fields; i++) {
-            const struct item_layout_field *field = &self->fields[i];
-            replay__field__init(&list[i]);
-            list[i].name = (char *)(uintptr_t)field->name;
-            list[i].column = field->column;
-            list[i].start = field->start;
-            list[i].count = field->count;
-            list[i].stride = field->stride == 1 ? 0 : field->stride;
-            list[i].squeeze = field->squeeze;
-            at[i] = &list[i];
-        }
+        for (uint32_t i = 0; i < self->n_fields; i++)
+            at[i] = &self->fields[i];
         size_t size = replay__layout__get_packed_size(&layout);
         pb_tag(&out, LAYOUTS_FIELD, PB_BYTES);
         pb_varint(&out, size + ID_BYTES);
@@ -266,7 +256,6 @@ static bool item_layout_encode(struct item_layout *self, const char *table)
         if (place)
             replay__layout__pack(&layout, place);
     }
-    free(list);
     free(at);
     self->wire = out.bytes;
     self->wire_size = out.size;
@@ -279,8 +268,7 @@ void item_layout_number(struct item_layout *self, uint32_t id)
     memcpy(self->wire + self->wire_id, &id, sizeof id);
 }
 
-static struct item_layout *item_layout_new(const struct item_layout_field *fields, uint32_t n,
-                                           const Replay__TableSpec *spec)
+static struct item_layout *item_layout_new(const Replay__Field *fields, uint32_t n, const Replay__TableSpec *spec)
 {
     size_t names = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -304,12 +292,12 @@ static struct item_layout *item_layout_new(const struct item_layout_field *field
 
 /* ---- look-up */
 
-static bool same_fields(const struct item_layout *layout, const struct item_layout_field *fields, uint32_t n)
+static bool same_fields(const struct item_layout *layout, const Replay__Field *fields, uint32_t n)
 {
     if (layout->n_fields != n)
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        const struct item_layout_field *a = &layout->fields[i], *b = &fields[i];
+        const Replay__Field *a = &layout->fields[i], *b = &fields[i];
         if (a->column != b->column || a->start != b->start || a->count != b->count || a->stride != b->stride ||
             a->squeeze != b->squeeze || strcmp(a->name, b->name) != 0)
             return false;
@@ -323,12 +311,12 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return hash ^ hash >> 29;
 }
 
-static uint64_t hash_fields(uint32_t table, const struct item_layout_field *fields, uint32_t n)
+static uint64_t hash_fields(uint32_t table, const Replay__Field *fields, uint32_t n)
 {
     uint64_t hash = mix(n, table);
     for (uint32_t i = 0; i < n; i++) {
         hash = mix(hash, (uint64_t)fields[i].column << 32 | (uint32_t)fields[i].start);
-        hash = mix(hash, (uint64_t)fields[i].count << 32 | fields[i].stride << 1 | fields[i].squeeze);
+        hash = mix(hash, (uint64_t)fields[i].count << 32 | fields[i].stride << 1 | (fields[i].squeeze != 0));
         for (const char *at = fields[i].name; *at; at++)
             hash = mix(hash, (uint8_t)*at);
     }

@@ -15,15 +15,6 @@
 #define ITEM_LAYOUTS_MAX 65536u
 #define ITEM_LAYOUT_BUCKETS 1024u
 
-struct item_layout_field {
-    const char *name;
-    uint32_t column;
-    int32_t start; /* negative: from the item's end */
-    uint32_t count;
-    uint32_t stride;
-    bool squeeze;
-};
-
 /* Immutable, except for the I/O thread's members. Lives as long as its writer. */
 struct item_layout {
     struct item_layout *chain;
@@ -35,7 +26,7 @@ struct item_layout {
     uint64_t session; /* serial of the session that has it; 0: none */
     uint32_t id;
     uint32_t n_fields;
-    struct item_layout_field fields[];
+    Replay__Field fields[]; /* as they are sent: stride 0 is 1 */
 };
 
 /* The layout of items that hold the newest `steps` steps of all columns. */
@@ -47,10 +38,10 @@ struct item_newest {
 struct item_layouts {
     struct item_layout **buckets; /* [ITEM_LAYOUT_BUCKETS] by hash */
     uint32_t count;
-    struct item_layout **last;         /* [table] the layout used last */
-    struct item_newest *newest;        /* [table] of the last item of this kind */
-    struct item_layout_field *scratch; /* fields of the item being made */
-    struct slice_range *ranges;        /* its slices in steps of the stream */
+    struct item_layout **last;  /* [table] the layout used last */
+    struct item_newest *newest; /* [table] of the last item of this kind */
+    Replay__Field *scratch;     /* fields of the item being made */
+    struct slice_range *ranges; /* its slices in steps of the stream */
     uint32_t scratch_size;
 };
 

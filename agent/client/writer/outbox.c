@@ -14,11 +14,9 @@
 
 /* ---- handoff */
 
-bool handoff_init(struct handoff *self, uint32_t batch_items, uint32_t n_tables)
+bool handoff_init(struct handoff *self, struct handoff_news *news, uint32_t batch_items, uint32_t n_tables)
 {
-    *self = (struct handoff){.batch_items = batch_items, .n_tables = n_tables};
-    pthread_mutex_init(&self->mutex, NULL);
-    conn_cond_init(&self->moved);
+    *self = (struct handoff){.news = news, .batch_items = batch_items, .n_tables = n_tables};
     self->slots = aligned_alloc(CACHE_LINE, HANDOFF_SLOTS * sizeof *self->slots);
     self->tables = calloc(n_tables ? n_tables : 1, sizeof *self->tables);
     return self->slots && self->tables;
@@ -28,9 +26,6 @@ void handoff_fini(struct handoff *self)
 {
     free(self->slots);
     free(self->tables);
-    free(self->rejections);
-    pthread_cond_destroy(&self->moved);
-    pthread_mutex_destroy(&self->mutex);
 }
 
 bool handoff_push(struct handoff *self, const struct queued_item *item, struct step_chunk *evicted)
@@ -72,14 +67,14 @@ bool handoff_should_wake(struct handoff *self)
 void handoff_signal(struct handoff *self)
 {
     /* A waiter counts itself first and reads the totals after that. */
-    if (atomic_load(&self->waiters) == 0)
+    if (atomic_load(&self->news->waiters) == 0)
         return;
-    pthread_mutex_lock(&self->mutex);
-    pthread_cond_broadcast(&self->moved);
-    pthread_mutex_unlock(&self->mutex);
+    pthread_mutex_lock(&self->news->mutex);
+    pthread_cond_broadcast(&self->news->moved);
+    pthread_mutex_unlock(&self->news->mutex);
 }
 
-void handoff_reject(struct handoff *self, const rp_rejection *rejection)
+void handoff_reject(struct handoff_news *self, const rp_rejection *rejection)
 {
     pthread_mutex_lock(&self->mutex);
     if (!self->rejections)
@@ -87,7 +82,7 @@ void handoff_reject(struct handoff *self, const rp_rejection *rejection)
     if (self->rejections && self->n_rejections < HANDOFF_REJECTIONS)
         self->rejections[(self->first_rejection + self->n_rejections++) % HANDOFF_REJECTIONS] = *rejection;
     else
-        self->counts.rejections_dropped++;
+        self->rejections_dropped++;
     if (self->n_unreported++ == 0) {
         self->unreported.status = rejection->status;
         snprintf(self->unreported.text, sizeof self->unreported.text, "table '%.200s': item with key %llu: %.250s",
@@ -105,22 +100,6 @@ static struct queued_item *outbox_item(const struct outbox_table *table, uint64_
 
 /* ---- chunks and messages */
 
-static void list_add(struct message_list *list, struct message *message)
-{
-    message->next = NULL;
-    message->prev = list->last;
-    *(list->last ? &list->last->next : &list->first) = message;
-    list->last = message;
-    list->count++;
-}
-
-static void list_remove(struct message_list *list, struct message *message)
-{
-    *(message->prev ? &message->prev->next : &list->first) = message->next;
-    *(message->next ? &message->next->prev : &list->last) = message->prev;
-    list->count--;
-}
-
 static uint64_t message_bytes(const struct message *self)
 {
     uint64_t bytes = 0;
@@ -131,11 +110,18 @@ static uint64_t message_bytes(const struct message *self)
 
 static void outbox_unlive(struct outbox *self, struct message *message)
 {
+    struct message_list *kept = &self->kept;
     if (--message->live > 0)
         return;
     if (self->cursor == message)
         self->cursor = message->next;
-    list_remove(message->session == self->serial ? &self->kept : &self->stored, message);
+    if (message->session == self->serial) {
+        *(message->prev ? &message->prev->next : &kept->first) = message->next;
+        *(message->next ? &message->next->prev : &kept->last) = message->prev;
+        kept->count--;
+    } else {
+        self->stored--;
+    }
     for (uint32_t i = 0; i < message->n_frames; i++)
         zmq_msg_close(&message->frames[i]);
     free(message);
@@ -660,7 +646,10 @@ static uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
     self->counts.messages++;
     self->counts.sent += s->out.n_items;
     self->last_number++;
-    list_add(&self->kept, message);
+    message->prev = self->kept.last;
+    *(self->kept.last ? &self->kept.last->next : &self->kept.first) = message;
+    self->kept.last = message;
+    self->kept.count++;
     self->cursor = self->cursor ? self->cursor : message;
     outbox_unlive(self, message);
     step_chunk_chain_put(&self->done);
@@ -677,7 +666,7 @@ bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn
                             .n_columns = n_columns,
                             .batch_items = handoff->batch_items,
                             .doubt = doubt,
-                            .n_tables = hello->n_tables,
+                            .n_tables = (uint32_t)hello->says->n_tables,
                             .wire_next = 1,
                             .mark = 1,
                             .max_message_bytes = hello->says->max_message_bytes};
@@ -792,7 +781,7 @@ static void reject(struct outbox *self, uint32_t t, rp_status status, uint64_t k
     if (t < self->n_tables)
         snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
     snprintf(rejection.text, sizeof rejection.text, "%s", text);
-    handoff_reject(self->handoff, &rejection);
+    handoff_reject(self->handoff->news, &rejection);
 }
 
 /* Rejects the unsent items of a table that the broker no longer has. */
@@ -1057,12 +1046,10 @@ void outbox_forget(struct outbox *self, bool left)
                  "items_in_doubt=%llu policy=%s", (unsigned long long)doubt,
                  self->doubt == RP_DOUBT_RESEND ? "resend" : "report");
     /* From now on the remaining messages of this session only store chunks. */
-    for (struct message *message = self->kept.first, *next; message; message = next) {
-        next = message->next;
-        list_remove(&self->kept, message);
-        list_add(&self->stored, message);
+    for (struct message *message = self->kept.first; message; message = message->next)
         message->session = 0;
-    }
+    self->stored += self->kept.count;
+    self->kept = (struct message_list){0};
     self->cursor = NULL;
     self->last_number = self->highest_sent = self->received = 0;
     self->wire_next = 1;
@@ -1128,13 +1115,11 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit)
 
 void outbox_publish(struct outbox *self)
 {
-    pthread_mutex_lock(&self->handoff->mutex);
-    uint64_t dropped = self->handoff->counts.rejections_dropped;
-    self->counts.stored = self->kept.count + self->stored.count;
+    pthread_mutex_lock(&self->handoff->news->mutex);
+    self->counts.stored = self->kept.count + self->stored;
     self->handoff->counts = self->counts;
-    self->handoff->counts.rejections_dropped = dropped;
     for (uint32_t t = 0; t < self->n_tables; t++)
         self->handoff->tables[t] =
             (struct handoff_table){self->tables[t].sent, self->tables[t].resolved, self->tables[t].allowed};
-    pthread_mutex_unlock(&self->handoff->mutex);
+    pthread_mutex_unlock(&self->handoff->news->mutex);
 }

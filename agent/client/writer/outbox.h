@@ -26,8 +26,20 @@
 #define HANDOFF_PREFETCH 6u
 #define CACHE_LINE 64
 
-/* ---- handoff: from the writing thread to the I/O thread, a ring of items with one producer and one consumer, running totals, and the
- * condition that the writer waits on ---- */
+/* ---- handoff: from the writing thread to the I/O thread of one shard, a ring of items with one producer and one consumer, and running
+ * totals ---- */
+
+/* What the writing thread waits on, and hears of: news of any shard. */
+struct handoff_news {
+    atomic_uint_fast32_t waiters;
+    pthread_cond_t moved;
+    pthread_mutex_t mutex;    /* guards what follows */
+    rp_rejection *rejections; /* a ring */
+    uint32_t first_rejection, n_rejections;
+    uint64_t rejections_dropped;
+    rp_error unreported; /* the first rejection since the last flush */
+    uint64_t n_unreported;
+};
 
 struct queued_item {
     struct step_chunk *chunk; /* the first chunk */
@@ -58,7 +70,7 @@ enum handoff_mode {
 
 /* The I/O thread's counts, for rp_writer_info. */
 struct handoff_counts {
-    uint64_t sent, rejected, in_doubt, lost_messages, messages, bytes, resent, sessions, stored, rejections_dropped;
+    uint64_t sent, rejected, in_doubt, lost_messages, messages, bytes, resent, sessions, stored;
 };
 
 struct handoff_table {
@@ -75,32 +87,32 @@ struct handoff {
     uint32_t batch_items;
     struct handoff_slot *slots;
     atomic_uint_fast64_t key_base, key_count; /* the session's keys are key_base + 0 ... key_count - 1 */
+    atomic_uint_fast64_t max_message_bytes;   /* of the broker; 0: no session was opened yet */
     /* Written by the consumer for every message. */
     _Alignas(CACHE_LINE) atomic_uint_fast64_t resolved; /* items: accepted, rejected or in doubt */
     atomic_uint_fast64_t done_bytes;                    /* bytes of chunks whose message is resolved */
-    atomic_uint_fast32_t waiters;
-    atomic_bool urgent; /* send small batches without delay */
-    atomic_bool renew;  /* the session's keys are used up: open a new session when all items are confirmed */
+    atomic_bool urgent;                                 /* send small batches without delay */
+    atomic_bool renew; /* the session's keys are used up: open a new session when all items are confirmed */
 
-    pthread_mutex_t mutex; /* guards what follows */
-    pthread_cond_t moved;
+    struct handoff_news *news; /* its mutex guards what follows */
     char why[400];
     int64_t wait_ns;    /* since when a call waits; 0: none does */
     uint64_t waited_ns; /* by calls that have ended */
-    bool open;
-    rp_error refusal; /* of the first HELLO */
-    uint64_t max_message_bytes;
+    rp_error refusal;   /* of the first HELLO */
     struct handoff_counts counts;
     struct handoff_table *tables; /* [n_tables] */
     uint32_t n_tables;
-    rp_rejection *rejections; /* a ring */
-    uint32_t first_rejection, n_rejections;
-    rp_error unreported; /* the first rejection since the last flush */
-    uint64_t n_unreported;
 };
 
-bool handoff_init(struct handoff *self, uint32_t batch_items, uint32_t n_tables);
+/* Borrows news. */
+bool handoff_init(struct handoff *self, struct handoff_news *news, uint32_t batch_items, uint32_t n_tables);
 void handoff_fini(struct handoff *self);
+
+/* True if a session was opened. Any thread. */
+static inline bool handoff_is_open(struct handoff *self)
+{
+    return atomic_load_explicit(&self->max_message_bytes, memory_order_acquire) > 0;
+}
 
 /* Producer. False: the ring is full. */
 bool handoff_push(struct handoff *self, const struct queued_item *item, struct step_chunk *evicted);
@@ -125,10 +137,10 @@ static inline void handoff_popped(struct handoff *self)
     atomic_store_explicit(&self->head, head + 1, memory_order_release);
 }
 
-/* I/O thread: wakes writers that wait, because a total has changed. */
+/* I/O thread: wakes a writer that waits, because a total has changed, or the connection was lost. */
 void handoff_signal(struct handoff *self);
 /* I/O thread: keeps a rejection for the application. */
-void handoff_reject(struct handoff *self, const rp_rejection *rejection);
+void handoff_reject(struct handoff_news *self, const rp_rejection *rejection);
 
 /* ---- outbox ---- */
 
@@ -187,12 +199,12 @@ struct outbox {
     int32_t doubt;
     struct outbox_table *tables;
     uint32_t n_tables, turn;
-    uint64_t mark;              /* of the item taken last */
-    uint64_t group;             /* of the items that are taken next; 0: none */
-    uint64_t announced;         /* oldest_chunk of the last message built: never decreases in a session */
-    struct message_list kept;   /* of this session */
-    struct message_list stored; /* of earlier sessions: only their chunks are needed */
-    struct message *cursor;     /* first kept message with number >= wire_next */
+    uint64_t mark;            /* of the item taken last */
+    uint64_t group;           /* of the items that are taken next; 0: none */
+    uint64_t announced;       /* oldest_chunk of the last message built: never decreases in a session */
+    struct message_list kept; /* of this session */
+    uint64_t stored;          /* messages of earlier sessions: only their chunks are needed */
+    struct message *cursor;   /* first kept message with number >= wire_next */
     uint64_t last_number, wire_next, highest_sent;
     uint64_t received;  /* number of the last message that the broker is known to have received */
     uint32_t n_layouts; /* registered in this session */

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "agent/client/writer/pool.h"
+#include "agent/client/conn/pool.h"
 #include "proto/wire/codec.h"
 #include "replay/types.h"
 

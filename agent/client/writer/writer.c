@@ -1,9 +1,9 @@
 /* The writer: a stream of steps and items to each shard. A whole episode goes to one shard, the better of two; shards that are away get
  * no new episodes, and what was sent to them before waits there.
  *
- * The room agent/client/writer, from the ground up: pool.c (memory of chunks and messages), step_stream.c (steps as chunks),
- * item_layout.c (items as slices of chunks), structured.c (patterns); on the I/O thread outbox.c (messages, credit, resending) and
- * writer_session.c (HELLO, heartbeats). This file is the writing thread's half, and uses them all. */
+ * The room agent/client/writer, from the ground up: step_stream.c (steps as chunks), item_layout.c (items as slices of chunks),
+ * structured.c (patterns); on the I/O thread outbox.c (messages, credit, resending) and writer_session.c (HELLO, heartbeats). This
+ * file is the writing thread's half, and uses them all. */
 #include <inttypes.h>
 #include <math.h>
 #include <sched.h>
@@ -32,9 +32,8 @@
 #define DEFAULT_BATCH_ITEMS 50u
 #define MAX_BATCH_ITEMS 4096u
 /* A shard that is connected, and whose session is not open this long after the first one's, opens it later. (A shard that is silent is
- * not connected after a second.) And how long a shard is looked at in turn. */
+ * not connected after a second.) */
 #define GRACE_NS (3 * NS_PER_S)
-#define TURN_MS 50
 #define MESSAGE_SLACK 4096u
 
 /* Steps from `step` of the stream on were made with this version of the parameters. */
@@ -61,7 +60,7 @@ struct shard {
     uint64_t created, seen_resolved;
     uint64_t key_base, key_count, keys_used; /* of the current session */
     uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
-    uint64_t max_items, max_bytes, max_message_bytes;
+    uint64_t max_items, max_bytes;
     uint64_t window;     /* of max_items, what the other shards leave: shard_set_window */
     rp_writer *writer;   /* that has this shard and others */
     uint32_t n_versions; /* 0: version 0 alone */
@@ -87,14 +86,10 @@ struct rp_writer {
     bool choose;         /* the next step begins an episode, and there are several shards */
     uint32_t n;
     struct rng rng;
+    struct handoff_news news; /* of all shards */
     struct shard *shards[];
 };
 
-struct shard_flush {
-    uint64_t max_unconfirmed;
-    int64_t timeout_ms; /* that the caller has given, for the error */
-    int64_t deadline_ns;
-};
 /* conn_check_process, without a call in the process that made the writer. */
 static inline rp_status shard_check_process(const struct shard *self, rp_error *err)
 {
@@ -184,9 +179,6 @@ static rp_status await_chunk(struct shard *self, const struct queued_item *item,
 
 /* ---- what a writer waits for */
 
-/* Time between two looks at the other shards. */
-#define OTHERS_NS (5 * NS_PER_MS)
-
 static uint64_t shard_unconfirmed(struct shard *self)
 {
     return self->created - atomic_load(&self->handoff.resolved);
@@ -220,7 +212,7 @@ static void explain(struct shard *self, char *out, size_t size)
         return;
     uint32_t slowest = 0;
     uint64_t most = 0;
-    pthread_mutex_lock(&self->handoff.mutex);
+    pthread_mutex_lock(&self->handoff.news->mutex);
     snprintf(out, size, "%s", self->handoff.why);
     for (uint32_t i = 0; i < self->handoff.n_tables; i++) {
         uint64_t open = self->table_created[i] - self->handoff.tables[i].resolved;
@@ -228,7 +220,7 @@ static void explain(struct shard *self, char *out, size_t size)
         most = open > most ? open : most;
     }
     struct handoff_table table = self->handoff.tables[slowest];
-    pthread_mutex_unlock(&self->handoff.mutex);
+    pthread_mutex_unlock(&self->handoff.news->mutex);
     if (!out[0])
         snprintf(out, size,
                  "table '%.200s' has confirmed %" PRIu64 " of %" PRIu64 " items; %" PRIu64
@@ -239,79 +231,57 @@ static void explain(struct shard *self, char *out, size_t size)
 
 typedef bool done_fn(struct shard *self, uint64_t arg);
 
-/* Waits for news of this shard; of the others, which may leave it more room, it looks now and then. False: the deadline has passed, or
- * the caller has ended the wait. */
-static bool wait_once(struct shard *self, int64_t deadline_ns)
+/* Ends the wait for shards: all, or those that have confirmed all items. News mutex held. */
+static void end_waits(struct shard *const *shards, uint32_t n, bool all)
 {
-    struct handoff *handoff = &self->handoff;
-    int64_t now = conn_now(), until = deadline_ns;
-    if (self->window < self->max_items && deadline_ns - now > OTHERS_NS)
-        until = now + OTHERS_NS;
-    return conn_wait(self->conn, &handoff->moved, &handoff->mutex, until) ||
-           (until != deadline_ns && !conn_is_stopped());
+    for (uint32_t i = 0; i < n; i++) {
+        struct handoff *handoff = &shards[i]->handoff;
+        if (handoff->wait_ns == 0 || (!all && shard_unconfirmed(shards[i]) > 0))
+            continue;
+        handoff->waited_ns += (uint64_t)(clock_ns() - handoff->wait_ns);
+        handoff->wait_ns = 0;
+    }
 }
 
-/* Waits until done; what: the name of its span in a trace. False: the deadline has passed, or the caller has ended the wait. */
-static bool wait_for(struct shard *self, const char *what, done_fn *done, uint64_t arg, int64_t deadline_ns)
+/* Waits for these shards until done, which hears the news of any; what: the name of its span in a trace. False: the deadline has passed,
+ * or the caller has ended the wait. */
+static bool wait_for(struct shard *const *shards, uint32_t n, const char *what, done_fn *done, uint64_t arg,
+                     int64_t deadline_ns)
 {
-    struct handoff *handoff = &self->handoff;
+    struct shard *self = shards[0];
+    struct handoff_news *news = self->handoff.news;
     if (done(self, arg))
         return true;
-    if (deadline_ns != INT64_MAX && conn_now() >= deadline_ns) {
+    if (deadline_ns != INT64_MAX && clock_ns() >= deadline_ns) {
         conn_look(self->conn);
         return done(self, arg);
     }
     int64_t start = trace_now(conn_trace(self->conn));
-    atomic_fetch_add(&handoff->waiters, 1);
-    conn_wake(self->conn); /* the I/O thread asks the broker for reasons while a caller waits */
-    pthread_mutex_lock(&handoff->mutex);
-    handoff->why[0] = '\0';
-    handoff->wait_ns = conn_now();
+    atomic_fetch_add(&news->waiters, 1);
+    pthread_mutex_lock(&news->mutex);
+    for (uint32_t i = 0; i < n; i++) {
+        shards[i]->handoff.why[0] = '\0';
+        if (n > 1 && shard_unconfirmed(shards[i]) == 0)
+            continue;
+        shards[i]->handoff.wait_ns = clock_ns();
+        conn_wake(shards[i]->conn); /* the I/O thread asks the broker for reasons while a caller waits */
+    }
     bool ok;
-    while (!(ok = done(self, arg)) && wait_once(self, deadline_ns))
-        ;
-    handoff->waited_ns += (uint64_t)(conn_now() - handoff->wait_ns);
-    handoff->wait_ns = 0;
-    pthread_mutex_unlock(&handoff->mutex);
-    atomic_fetch_sub(&handoff->waiters, 1);
+    while (!(ok = done(self, arg)) && conn_wait(self->conn, &news->moved, &news->mutex, deadline_ns))
+        if (n > 1)
+            end_waits(shards, n, false);
+    end_waits(shards, n, true);
+    pthread_mutex_unlock(&news->mutex);
+    atomic_fetch_sub(&news->waiters, 1);
     trace_add_since(conn_trace(self->conn), what, NULL, start, 0);
     return !conn_is_stopped() && (ok || done(self, arg));
 }
 
 /* ---- the session */
 
-static rp_status shard_await_open(struct shard *self, int64_t timeout_ms, rp_error *err)
-{
-    struct handoff *handoff = &self->handoff;
-    int64_t deadline = conn_deadline(timeout_ms);
-    atomic_fetch_add(&handoff->waiters, 1);
-    conn_wake(self->conn);
-    pthread_mutex_lock(&handoff->mutex);
-    while (!handoff->open && handoff->refusal.status == RP_OK &&
-           conn_wait(self->conn, &handoff->moved, &handoff->mutex, deadline))
-        ;
-    bool open = handoff->open, stopped = !open && conn_is_stopped();
-    rp_error refusal = handoff->refusal;
-    self->max_message_bytes = handoff->max_message_bytes;
-    pthread_mutex_unlock(&handoff->mutex);
-    atomic_fetch_sub(&handoff->waiters, 1);
-    if (open)
-        return RP_OK;
-    if (stopped)
-        return conn_stopped(err);
-    if (refusal.status != RP_OK)
-        return err_set(err, (rp_status)refusal.status, "%s", refusal.text);
-    return err_set(err, RP_UNAVAILABLE, "the broker at %s has not opened a session within %g s",
-                   conn_endpoint(self->conn), (double)timeout_ms / 1e3);
-}
-
 static bool shard_is_open(struct shard *self)
 {
-    pthread_mutex_lock(&self->handoff.mutex);
-    bool open = self->handoff.open;
-    self->max_message_bytes = self->handoff.max_message_bytes;
-    pthread_mutex_unlock(&self->handoff.mutex);
-    return open && conn_is_up(self->conn);
+    return handoff_is_open(&self->handoff) && conn_is_up(self->conn);
 }
 
 /* ---- room */
@@ -371,7 +341,7 @@ static rp_status shard_await_room(struct shard *self, uint64_t n, int64_t timeou
         atomic_store(&self->handoff.renew, true);
         shard_hurry(self);
     }
-    if (wait_for(self, "wait for credit", shard_has_room, n, conn_deadline(timeout_ms)))
+    if (wait_for(&self, 1, "wait for credit", shard_has_room, n, conn_deadline(timeout_ms)))
         return RP_OK;
     if (conn_is_stopped())
         return conn_stopped(err);
@@ -383,9 +353,6 @@ static rp_status shard_await_room(struct shard *self, uint64_t n, int64_t timeou
 }
 
 /* ---- flush */
-
-/* How long a flush that leaves some items unconfirmed looks at one shard before it looks at the next. */
-#define TURN_NS (100 * NS_PER_MS)
 
 static bool is_flushed(struct shard *self, uint64_t max_unconfirmed)
 {
@@ -400,41 +367,33 @@ static uint64_t unconfirmed(struct shard *const *shards, uint32_t n)
     return sum;
 }
 
-/* Waits until at most max_unconfirmed items of all shards are. False: the deadline has passed, or the caller has ended the wait; *at is
- * the shard that it waited for. */
-static bool await_flushed(struct shard *const *shards, uint32_t n, uint64_t max_unconfirmed, int64_t deadline_ns,
-                          struct shard **at)
+static bool all_flushed(struct shard *self, uint64_t max_unconfirmed)
 {
-    bool in_turn = n > 1 && max_unconfirmed > 0; /* any shard may be the one that makes the rest small enough */
-    for (uint32_t i = 0;; i = (i + 1) % n) {
-        uint64_t all = unconfirmed(shards, n), own = shard_unconfirmed(shards[i]), others = all - own;
-        if (all <= max_unconfirmed)
-            return true;
-        if (own == 0)
+    return unconfirmed(self->writer->shards, self->writer->n) <= max_unconfirmed;
+}
+
+/* Returns a shard with unconfirmed items, if there is one: rather one that is away, which says more than one that is slow. */
+static struct shard *find_unconfirmed(struct shard *const *shards, uint32_t n)
+{
+    struct shard *found = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        if (shard_unconfirmed(shards[i]) == 0)
             continue;
-        *at = shards[i];
-        uint64_t most = others < max_unconfirmed ? max_unconfirmed - others : 0;
-        int64_t now = conn_now(), turn = in_turn && deadline_ns - now > TURN_NS ? now + TURN_NS : deadline_ns;
-        if (!wait_for(shards[i], "flush", is_flushed, most, turn) && (conn_is_stopped() || turn == deadline_ns))
-            return !conn_is_stopped() && unconfirmed(shards, n) <= max_unconfirmed;
+        if (!conn_is_up(shards[i]->conn))
+            return shards[i];
+        found = found ? found : shards[i];
     }
+    return found ? found : shards[0];
 }
 
 /* Returns the status of the first rejection since the last call, once. */
-static rp_status report_rejections(struct shard *const *shards, uint32_t n_shards, rp_error *err)
+static rp_status report_rejections(struct handoff_news *news, rp_error *err)
 {
-    rp_error first = {0};
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < n_shards; i++) {
-        struct handoff *handoff = &shards[i]->handoff;
-        pthread_mutex_lock(&handoff->mutex);
-        if (n == 0)
-            first = handoff->unreported;
-        n += handoff->n_unreported;
-        handoff->n_unreported = 0;
-        handoff->unreported = (rp_error){0};
-        pthread_mutex_unlock(&handoff->mutex);
-    }
+    pthread_mutex_lock(&news->mutex);
+    rp_error first = news->unreported;
+    uint64_t n = news->n_unreported;
+    news->n_unreported = 0;
+    pthread_mutex_unlock(&news->mutex);
     if (n == 0)
         return RP_OK;
     if (n == 1)
@@ -442,29 +401,25 @@ static rp_status report_rejections(struct shard *const *shards, uint32_t n_shard
     return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
 }
 
-static rp_status shards_flush(struct shard *const *shards, uint32_t n, const struct shard_flush *flush, rp_error *err)
+/* Waits until at most max_unconfirmed items are unconfirmed. timeout_ms: that the caller has given, for the error. */
+static rp_status shards_flush(struct shard *const *shards, uint32_t n, uint64_t max_unconfirmed, int64_t timeout_ms,
+                              int64_t deadline_ns, rp_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         RP_TRY(let_go(shards[i], err));
-        if (flush->max_unconfirmed != UINT64_MAX && shard_unconfirmed(shards[i]) > 0)
+        if (max_unconfirmed != UINT64_MAX && shard_unconfirmed(shards[i]) > 0)
             shard_hurry(shards[i]);
     }
-    struct shard *at = shards[0];
-    if (await_flushed(shards, n, flush->max_unconfirmed, flush->deadline_ns, &at))
-        return report_rejections(shards, n, err);
+    if (wait_for(shards, n, "flush", n > 1 ? all_flushed : is_flushed, max_unconfirmed, deadline_ns))
+        return report_rejections(shards[0]->handoff.news, err);
     if (conn_is_stopped())
         return conn_stopped(err);
     char why[450];
-    int used = n > 1 ? snprintf(why, sizeof why, "shard %u: ", conn_shard(at->conn)) : 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (shard_unconfirmed(shards[i]) > 0 && !conn_is_up(shards[i]->conn)) {
-            at = shards[i]; /* a broker that is away says more than one that is slow */
-            used = 0;
-            break;
-        }
+    struct shard *at = find_unconfirmed(shards, n);
+    int used = n > 1 && conn_is_up(at->conn) ? snprintf(why, sizeof why, "shard %u: ", conn_shard(at->conn)) : 0;
     explain(at, why + used, sizeof why - (size_t)used);
     return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s",
-                   unconfirmed(shards, n), (double)flush->timeout_ms / 1e3, why);
+                   unconfirmed(shards, n), (double)timeout_ms / 1e3, why);
 }
 
 /* ---- making items */
@@ -474,7 +429,7 @@ static rp_status shard_table(struct shard *self, const char *name, uint32_t *out
 {
     const struct conn_hello *hello = self->hello;
     *out = self->last_table;
-    if (name && *out < hello->n_tables && strcmp(hello->says->tables[*out]->name, name) == 0)
+    if (name && *out < hello->says->n_tables && strcmp(hello->says->tables[*out]->name, name) == 0)
         return RP_OK;
     RP_TRY(conn_hello_table(hello, name, out, err));
     self->last_table = *out;
@@ -491,18 +446,18 @@ static rp_status shard_check_priority(double priority, rp_error *err)
 /* Links the chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
 static rp_status need_chunks(struct shard *self, struct step_chunk *first, uint64_t steps, rp_error *err)
 {
-    uint64_t bytes = MESSAGE_SLACK;
+    uint64_t bytes = MESSAGE_SLACK, most = atomic_load_explicit(&self->handoff.max_message_bytes, memory_order_relaxed);
     for (struct step_chunk *chunk = first;; chunk = step_stream_next(&self->stream, chunk)) {
         bytes += chunk->encoded ? chunk->size : self->stream.raw_bytes;
         if (steps <= chunk->length)
             break;
         steps -= chunk->length;
     }
-    if (bytes > self->max_message_bytes)
+    if (bytes > most)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "the item's chunks take %" PRIu64 " bytes, the broker takes at most %" PRIu64
                        " in one message: shorten the item, or raise max_message_bytes there",
-                       bytes, self->max_message_bytes);
+                       bytes, most);
     return RP_OK;
 }
 
@@ -877,8 +832,7 @@ static rp_status shard_end_episode(struct shard *writer, int32_t mode, int64_t t
     }
     if (stream->evicted)
         push(writer, &(struct queued_item){.chunk = NULL}, take_evicted(writer));
-    return shards_flush(&writer, 1, &(struct shard_flush){mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline},
-                        err);
+    return shards_flush(&writer, 1, mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline, err);
 }
 
 rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
@@ -891,41 +845,34 @@ rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout
 
 rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err)
 {
-    struct shard_flush flush = {max_unconfirmed, timeout_ms, conn_deadline(timeout_ms)};
+    int64_t deadline = conn_deadline(timeout_ms);
     RP_TRY(shard_check_process(writer->shard, err));
-    return shards_flush(writer->shards, writer->n, &flush, err);
+    return shards_flush(writer->shards, writer->n, max_unconfirmed, timeout_ms, deadline, err);
 }
 
 /* ---- rejections and counts */
 
 rp_status rp_writer_next_rejection(rp_writer *writer, rp_rejection *out)
 {
-    bool any = false;
+    struct handoff_news *news = &writer->news;
     RP_TRY(shard_check_process(writer->shard, NULL));
-    for (uint32_t i = 0; i < writer->n && !any; i++) {
-        struct handoff *handoff = &writer->shards[i]->handoff;
-        pthread_mutex_lock(&handoff->mutex);
-        any = handoff->n_rejections > 0;
-        if (any) {
-            *out = handoff->rejections[handoff->first_rejection];
-            handoff->first_rejection = (handoff->first_rejection + 1) % HANDOFF_REJECTIONS;
-            handoff->n_rejections--;
-        }
-        if (handoff->n_rejections == 0) {
-            handoff->n_unreported = 0;
-            handoff->unreported = (rp_error){0};
-        }
-        pthread_mutex_unlock(&handoff->mutex);
+    pthread_mutex_lock(&news->mutex);
+    bool any = news->n_rejections > 0;
+    if (any) {
+        *out = news->rejections[news->first_rejection];
+        news->first_rejection = (news->first_rejection + 1) % HANDOFF_REJECTIONS;
+        news->n_rejections--;
     }
+    if (news->n_rejections == 0)
+        news->n_unreported = 0;
+    pthread_mutex_unlock(&news->mutex);
     return any ? RP_OK : RP_NOT_FOUND;
 }
 
-/* Adds the numbers of one shard. */
+/* Adds the numbers of one shard. News mutex held. */
 static void shard_add_info(struct shard *self, rp_writer_info *out)
 {
-    pthread_mutex_lock(&self->handoff.mutex);
     struct handoff_counts counts = self->handoff.counts;
-    pthread_mutex_unlock(&self->handoff.mutex);
     uint64_t resolved = atomic_load(&self->handoff.resolved);
     uint64_t refused = counts.rejected + counts.in_doubt;
     out->episode += self->stream.episode;
@@ -942,15 +889,17 @@ static void shard_add_info(struct shard *self, rp_writer_info *out)
     out->resent_messages += counts.resent;
     out->sessions += counts.sessions;
     out->stored_messages += counts.stored;
-    out->rejections_dropped += counts.rejections_dropped;
 }
 
 rp_status rp_writer_get_info(rp_writer *writer, rp_writer_info *out, rp_error *err)
 {
     RP_TRY(shard_check_process(writer->shard, err));
     rp_writer_info info = {.episode_steps = step_stream_length(&writer->shard->stream)};
+    pthread_mutex_lock(&writer->news.mutex);
     for (uint32_t i = 0; i < writer->n; i++)
         shard_add_info(writer->shards[i], &info);
+    info.rejections_dropped = writer->news.rejections_dropped;
+    pthread_mutex_unlock(&writer->news.mutex);
     return client_copy_out(out, &info, sizeof info, err);
 }
 
@@ -987,29 +936,24 @@ static rp_status shard_init(struct shard *self, const rp_column *columns, uint32
     self->hello = conn_hello_ref(self->conn);
     self->max_items = self->window = options->max_in_flight_items;
     self->max_bytes = options->max_in_flight_bytes;
-    for (uint32_t i = 0; i < self->hello->n_tables; i++)
+    for (uint32_t i = 0; i < self->hello->says->n_tables; i++)
         self->grouped |= self->hello->says->tables[i]->group_size > 0;
-    self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
-    bool ok = handoff_init(&self->handoff, options->batch_items, self->hello->n_tables);
-    ok = item_layouts_init(&self->layouts, self->hello->n_tables) && ok;
+    self->table_created = calloc(self->hello->says->n_tables + 1, sizeof *self->table_created);
+    bool ok = handoff_init(&self->handoff, &self->writer->news, options->batch_items, self->hello->says->n_tables);
+    ok = item_layouts_init(&self->layouts, self->hello->says->n_tables) && ok;
     if (!ok || !self->table_created)
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
     RP_TRY(step_stream_init(&self->stream, columns, n_columns, options->chunk_length, options->keep_alive, err));
     if (options->history)
         RP_TRY(step_stream_keep_history(&self->stream, err));
     self->all = calloc(n_columns, sizeof *self->all);
-    struct writer_session_options session = {.conn = self->conn,
-                                             .handoff = &self->handoff,
-                                             .stream = &self->stream,
-                                             .hello = self->hello,
-                                             .name = options->name,
-                                             .doubt = options->doubt};
-    if (!self->all || !writer_session_init(&self->session, &session))
+    if (!self->all ||
+        !writer_session_init(&self->session, self->conn, &self->handoff, &self->stream, self->hello, options))
         return err_set(err, RP_NO_MEMORY, "no memory for a writer");
     return RP_OK;
 }
 
-/* Opens a session in the background: shard_await_open. NULL with err set: wrong columns, or no memory. */
+/* Opens a session in the background: await_open. NULL with err set: wrong columns, or no memory. */
 static struct shard *shard_new(rp_writer *writer, struct conn *conn, const rp_column *columns, uint32_t n_columns,
                                const rp_writer_options *options, rp_error *err)
 {
@@ -1086,53 +1030,63 @@ static rp_status read_options(const rp_writer_options *in, rp_writer_options *ou
     return RP_OK;
 }
 
-/* Looks at all shards once, and waits a little for those that are to open. RP_UNAVAILABLE: *pending is one that has not. */
-static rp_status look_for_open(rp_writer *self, int64_t deadline_ns, struct shard **open, struct shard **pending,
-                               rp_error *err)
+/* Returns the first shard whose session is open; NULL: none is. *pending: one that is connected has still to open its own. refusal: of one
+ * that is refused. News mutex held. */
+static struct shard *look_for_open(rp_writer *self, bool *pending, rp_error *refusal)
 {
-    *pending = NULL;
+    struct shard *open = NULL;
+    *pending = false;
     for (uint32_t i = 0; i < self->n; i++) {
         struct shard *shard = self->shards[i];
-        bool is_open = shard_is_open(shard);
-        if (!is_open && (!*open || conn_is_up(shard->conn))) {
-            int64_t left = conn_left_ms(deadline_ns);
-            rp_error why = {0};
-            rp_status status = shard_await_open(shard, left >= 0 && left < TURN_MS ? left : TURN_MS, &why);
-            if (status != RP_OK && status != RP_UNAVAILABLE) /* refused, or the caller has ended the wait */
-                return err_set(err, status, "%s", why.text);
-            is_open = status == RP_OK;
-            *pending = is_open || *pending ? *pending : shard;
+        if (handoff_is_open(&shard->handoff)) {
+            open = open ? open : shard;
+            continue;
         }
-        *open = is_open && !*open ? shard : *open;
+        *pending = *pending || conn_is_up(shard->conn);
+        if (shard->handoff.refusal.status != RP_OK)
+            *refusal = shard->handoff.refusal;
     }
-    return *open ? RP_OK : RP_UNAVAILABLE;
+    return open;
 }
 
 /* Waits until the sessions are open. One session is needed: a shard that is away opens its own later. */
 static rp_status await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
 {
-    if (self->n == 1)
-        return shard_await_open(self->shard, timeout_ms, err);
     int64_t deadline = conn_deadline(timeout_ms), end = deadline;
-    struct shard *open = NULL, *pending;
-    for (;;) {
-        rp_status status = look_for_open(self, end, &open, &pending, err);
-        if (status != RP_OK && status != RP_UNAVAILABLE)
-            return status;
-        int64_t now = conn_now();
-        if (open && end == deadline)
-            end = deadline - now > GRACE_NS ? now + GRACE_NS : deadline;
-        if (open && (!pending || now >= end)) {
-            self->shard = open;
-            return RP_OK;
-        }
-        if (!open && now >= deadline)
+    bool pending, going = true;
+    struct shard *open;
+    rp_error refusal = {0};
+    atomic_fetch_add(&self->news.waiters, 1);
+    pthread_mutex_lock(&self->news.mutex);
+    while (!(open = look_for_open(self, &pending, &refusal)) || pending) {
+        if (refusal.status != RP_OK || !going)
             break;
+        int64_t grace = open && end == deadline ? clock_ns() + GRACE_NS : end;
+        end = grace < end ? grace : end;
+        going = conn_wait(self->shard->conn, &self->news.moved, &self->news.mutex, end);
     }
-    char why[400];
-    conn_describe(self->shards[0]->conn, why, sizeof why);
-    return err_set(err, RP_UNAVAILABLE, "no shard has opened a session within %g s%s%s", (double)timeout_ms / 1e3,
-                   why[0] ? ": " : "", why);
+    pthread_mutex_unlock(&self->news.mutex);
+    atomic_fetch_sub(&self->news.waiters, 1);
+    if (refusal.status != RP_OK)
+        return err_set(err, (rp_status)refusal.status, "%s", refusal.text);
+    if (conn_is_stopped() && (!open || pending))
+        return conn_stopped(err);
+    self->shard = open ? open : self->shard;
+    if (open)
+        return RP_OK;
+    char why[400], title[300];
+    conn_describe(self->shard->conn, why, sizeof why);
+    return err_set(err, RP_UNAVAILABLE, "no session was opened at %s within %g s%s%s",
+                   self->n == 1 ? conn_title(self->shard->conn, title, sizeof title) : "any shard",
+                   (double)timeout_ms / 1e3, why[0] ? ": " : "", why);
+}
+
+static void writer_free(rp_writer *self)
+{
+    pthread_cond_destroy(&self->news.moved);
+    pthread_mutex_destroy(&self->news.mutex);
+    free(self->news.rejections);
+    free(self);
 }
 
 rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n_columns,
@@ -1147,6 +1101,8 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
         err_set(err, RP_NO_MEMORY, "no memory for a writer");
         return NULL;
     }
+    pthread_mutex_init(&self->news.mutex, NULL);
+    conn_cond_init(&self->news.moved);
     uint64_t seed;
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);
@@ -1162,7 +1118,7 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
         return self;
     for (uint32_t i = 0; i < self->n; i++)
         shard_free(self->shards[i]);
-    free(self);
+    writer_free(self);
     return NULL;
 }
 
@@ -1172,14 +1128,16 @@ rp_status rp_writer_destroy(rp_writer **writer, int64_t timeout_ms, rp_error *er
         return RP_OK;
     rp_writer *self = *writer;
     *writer = NULL;
-    struct shard_flush flush = {0, timeout_ms, conn_deadline(timeout_ms)};
-    rp_status status = RP_OK;
-    if (!conn_is_foreign(self->shard->conn))
-        status = shards_flush(self->shards, self->n, &flush, err);
+    int64_t deadline = conn_deadline(timeout_ms);
+    bool foreign = conn_is_foreign(self->shard->conn);
+    rp_status status = foreign ? RP_OK : shards_flush(self->shards, self->n, 0, timeout_ms, deadline, err);
     if (conn_is_stopped())
-        flush.deadline_ns = 0;
+        deadline = 0;
     for (uint32_t i = 0; i < self->n; i++)
-        shard_destroy(self->shards[i], flush.deadline_ns);
-    free(self);
+        shard_destroy(self->shards[i], deadline);
+    if (foreign)
+        free(self);
+    else
+        writer_free(self);
     return status;
 }

@@ -38,13 +38,13 @@ static void say_hello(struct writer_session *self)
         .field = REPLAY__REQUEST__BODY_HELLO, .body = &body.base, .timeout_ms = HELLO_TIMEOUT_MS};
     if (!conn_send_once(self->conn, &self->part, &message, on_hello)) {
         self->state = SESSION_WAITING;
-        self->retry_ns = conn_now() + RETRY_NS;
-        pthread_mutex_lock(&self->handoff->mutex);
-        if (!self->handoff->open) { /* the caller that opens the writer does not wait for memory */
+        self->retry_ns = clock_ns() + RETRY_NS;
+        pthread_mutex_lock(&self->handoff->news->mutex);
+        if (!handoff_is_open(self->handoff)) { /* the caller that opens the writer does not wait for memory */
             err_set(&self->handoff->refusal, RP_NO_MEMORY, "no memory to open a session");
             self->refused = true;
         }
-        pthread_mutex_unlock(&self->handoff->mutex);
+        pthread_mutex_unlock(&self->handoff->news->mutex);
         handoff_signal(self->handoff);
     }
 }
@@ -83,7 +83,7 @@ static void hello_accepted(struct writer_session *self, const Replay__HelloReply
     self->has_id = true;
     self->heartbeat_ns = (int64_t)(hello->heartbeat_ms ? hello->heartbeat_ms : 1000) * NS_PER_MS;
     self->expiry_ns = (int64_t)(hello->expiry_ms ? hello->expiry_ms : 10000) * NS_PER_MS;
-    int64_t now = conn_now();
+    int64_t now = clock_ns();
     self->answered_ns = now;
     self->next_heartbeat_ns = now + self->heartbeat_ns * 2 / 3;
     self->stuck_ns = now;
@@ -101,10 +101,7 @@ static void hello_accepted(struct writer_session *self, const Replay__HelloReply
                  self->outbox.epoch, (unsigned long long)self->outbox.wire_next);
     if (hello->credit)
         take_credit(self, hello->credit);
-    pthread_mutex_lock(&self->handoff->mutex);
-    self->handoff->max_message_bytes = self->outbox.max_message_bytes;
-    self->handoff->open = true;
-    pthread_mutex_unlock(&self->handoff->mutex);
+    atomic_store(&self->handoff->max_message_bytes, self->outbox.max_message_bytes);
     outbox_publish(&self->outbox);
     handoff_signal(self->handoff);
 }
@@ -114,7 +111,7 @@ static void hello_refused(struct writer_session *self, const struct conn_reply *
     rp_error refusal = {0};
     conn_reply_status(reply, &refusal);
     self->state = SESSION_WAITING;
-    self->retry_ns = conn_now() + RETRY_NS;
+    self->retry_ns = clock_ns() + RETRY_NS;
     if (reply->answered && reply->status == RP_SESSION_UNKNOWN && self->has_id) {
         self->has_id = false;
         outbox_forget(&self->outbox, false);
@@ -122,16 +119,16 @@ static void hello_refused(struct writer_session *self, const struct conn_reply *
         return;
     }
     if (reply->status == RP_OK || reply->status == RP_NO_MEMORY) /* RP_OK: there was no memory to unpack the reply */
-        self->retry_ns = conn_now() + NO_MEMORY_NS;
+        self->retry_ns = clock_ns() + NO_MEMORY_NS;
     if (!reply->answered || reply->status == RP_OK)
         return;
-    pthread_mutex_lock(&self->handoff->mutex);
-    if (!self->handoff->open) {
+    pthread_mutex_lock(&self->handoff->news->mutex);
+    if (!handoff_is_open(self->handoff) && reply->status != RP_CANCELLED) { /* a broker that shuts down may come back */
         self->handoff->refusal = refusal;
         self->refused = true;
     }
     snprintf(self->handoff->why, sizeof self->handoff->why, "the broker refuses the session: %.300s", refusal.text);
-    pthread_mutex_unlock(&self->handoff->mutex);
+    pthread_mutex_unlock(&self->handoff->news->mutex);
     handoff_signal(self->handoff);
     char quoted[256];
     log_line(LEVEL_ERROR, "C0205", "the broker refuses a session", "writer=%s reason=%s", self->name,
@@ -165,16 +162,16 @@ static void take_credit(struct writer_session *self, const Replay__Credit *credi
 {
     if (self->state != SESSION_OPEN || credit->epoch != self->outbox.epoch)
         return;
-    self->answered_ns = conn_now();
+    self->answered_ns = clock_ns();
     uint64_t seen = self->outbox.rejections_seen, released = self->outbox.released_bytes;
     if (credit->n_waiting > 0) {
         struct handoff *handoff = self->handoff;
         size_t at = 0;
-        pthread_mutex_lock(&handoff->mutex);
+        pthread_mutex_lock(&handoff->news->mutex);
         for (size_t i = 0; i < credit->n_waiting && at < sizeof handoff->why; i++)
             at += (size_t)snprintf(handoff->why + at, sizeof handoff->why - at, "%s%s", i ? "; " : "",
                                    credit->waiting[i]);
-        pthread_mutex_unlock(&handoff->mutex);
+        pthread_mutex_unlock(&handoff->news->mutex);
     }
     outbox_credit(&self->outbox, credit);
     if (self->flight_number && credit->received >= self->flight_number) {
@@ -204,7 +201,7 @@ static void on_notice(struct conn_part *part, const Replay__Credit *credit)
 /* Detects messages that do not arrive although the broker reports no gap, and reconnects to send them again. */
 static void watch_progress(struct writer_session *self, const Replay__Credit *credit)
 {
-    int64_t now = conn_now();
+    int64_t now = clock_ns();
     if (credit->received != self->answered_received || credit->received >= self->answered_sent) {
         self->stuck_ns = now;
         self->patience = 1;
@@ -224,7 +221,7 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
 {
     struct writer_session *self = ctx;
     if (reply->answered)
-        self->answered_ns = conn_now();
+        self->answered_ns = clock_ns();
     if (reply->answered && reply->status == RP_SESSION_UNKNOWN && self->state == SESSION_OPEN)
         say_hello(self);
     Replay__Reply *wire = NULL;
@@ -251,11 +248,11 @@ static void send_heartbeat(struct writer_session *self, int64_t now_ns, bool exp
     body.explain = explain;
     /* How long the writer waits, and how long its data takes: the broker cannot see either. */
     struct handoff *handoff = self->handoff;
-    pthread_mutex_lock(&handoff->mutex);
+    pthread_mutex_lock(&handoff->news->mutex);
     body.waited_ns = handoff->waited_ns + conn_waited(self->conn);
     if (handoff->wait_ns && now_ns > handoff->wait_ns)
         body.waited_ns += (uint64_t)(now_ns - handoff->wait_ns);
-    pthread_mutex_unlock(&handoff->mutex);
+    pthread_mutex_unlock(&handoff->news->mutex);
     int64_t flight = self->flight_number ? now_ns - self->flight_from_ns : 0;
     body.flight_ns = (uint64_t)(flight > self->flight_ns ? flight : self->flight_ns);
     self->stated_sent = body.sent;
@@ -303,7 +300,14 @@ static void tick_renew(struct writer_session *self)
 /* Asks the broker for an explanation while the writer waits. */
 static int64_t tick_explain(struct writer_session *self, int64_t now_ns)
 {
-    if (atomic_load(&self->handoff->waiters) == 0) {
+    struct handoff_news *news = self->handoff->news;
+    bool waits = atomic_load(&news->waiters) > 0;
+    if (waits) {
+        pthread_mutex_lock(&news->mutex);
+        waits = self->handoff->wait_ns != 0;
+        pthread_mutex_unlock(&news->mutex);
+    }
+    if (!waits) {
         self->explain_ns = 0;
         return INT64_MAX;
     }
@@ -324,7 +328,7 @@ static void on_up(struct conn_part *part, const struct conn_hello *hello)
     (void)hello;
     conn_hello_unref(&self->hello);
     self->hello = conn_hello_ref(self->conn);
-    self->answered_ns = conn_now();
+    self->answered_ns = clock_ns();
     say_hello(self);
 }
 
@@ -334,6 +338,7 @@ static void on_down(struct conn_part *part)
     close_push(self);
     outbox_close(&self->outbox);
     self->state = SESSION_CLOSED;
+    handoff_signal(self->handoff);
 }
 
 /* Sends messages, and sets what the writing thread should wake this thread for. */
@@ -425,17 +430,16 @@ static bool describe_columns(struct writer_session *self, const struct step_stre
     return true;
 }
 
-bool writer_session_init(struct writer_session *self, const struct writer_session_options *options)
+bool writer_session_init(struct writer_session *self, struct conn *conn, struct handoff *handoff,
+                         struct step_stream *stream, const struct conn_hello *hello, const rp_writer_options *options)
 {
-    struct step_stream *stream = options->stream;
-    *self = (struct writer_session){
-        .part = {.ops = &writer_session_ops}, .conn = options->conn, .handoff = options->handoff};
+    *self = (struct writer_session){.part = {.ops = &writer_session_ops}, .conn = conn, .handoff = handoff};
     self->heartbeat_ns = NS_PER_S;
     self->expiry_ns = 10 * NS_PER_S;
     self->patience = 1;
     snprintf(self->name, sizeof self->name, "%s", options->name);
-    bool ok = outbox_init(&self->outbox, options->handoff, options->hello, stream->n_columns, options->doubt);
-    self->outbox.trace = conn_trace(options->conn);
+    bool ok = outbox_init(&self->outbox, handoff, hello, stream->n_columns, options->doubt);
+    self->outbox.trace = conn_trace(conn);
     struct memfile_name name;
     if (conn_shares_memory(conn_is_inside(self->conn)) && step_stream_make_file(stream, &name)) {
         replay__arena__init(&self->memory);

@@ -43,16 +43,9 @@ struct writer_session {
     bool confirm; /* send a heartbeat: rejections were read, or credit was released */
 };
 
-struct writer_session_options {
-    struct conn *conn;
-    struct handoff *handoff;
-    struct step_stream *stream; /* outlives the session */
-    const struct conn_hello *hello;
-    const char *name;
-    int32_t doubt; /* rp_doubt */
-};
-
-bool writer_session_init(struct writer_session *self, const struct writer_session_options *options);
+/* Borrows what it is given; the options are those that were checked, with a name. False: no memory. */
+bool writer_session_init(struct writer_session *self, struct conn *conn, struct handoff *handoff,
+                         struct step_stream *stream, const struct conn_hello *hello, const rp_writer_options *options);
 /* Makes the message that ends the session, with this body. */
 struct conn_message writer_session_bye(struct writer_session *self, Replay__Bye *body, int64_t timeout_ms);
 /* Call it after conn_detach. */

@@ -154,10 +154,9 @@ char **carrier_build(const struct bundle *bundle, const struct host_config *host
     }
     uname(&machine);
     if (!installed) {
-        words_add_list(&words, (const char *[]){"sh", "-c", script_home, "sh", bundle->programs, bundle->hash, NULL});
-        words_take(&words, build_line((const char *[]){script_run, "sh", name, bundle->hash, machine.machine,
-                                                       bundle->programs, NULL}));
-        words_take(&words, build_line((const char *[]){script_store, "sh", name, bundle->hash, NULL}));
+        words_put(&words, "sh", "-c", script_home, "sh", bundle->programs, bundle->hash);
+        words_take(&words, build_line(WORDS(script_run, "sh", name, bundle->hash, machine.machine, bundle->programs)));
+        words_take(&words, build_line(WORDS(script_store, "sh", name, bundle->hash)));
     }
     for (uint32_t i = 0; i < host->command.count; i++)
         words_add(&words, own[i]);
@@ -166,7 +165,7 @@ char **carrier_build(const struct bundle *bundle, const struct host_config *host
         words_add(&words, name);
     }
     if (installed)
-        words_take(&words, build_line((const char *[]){script_installed, "sh", name, host->programs, NULL}));
+        words_take(&words, build_line(WORDS(script_installed, "sh", name, host->programs)));
     return words.list;
 }
 

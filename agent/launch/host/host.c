@@ -4,6 +4,7 @@
 #include "agent/launch/host/host.h"
 
 #include <assert.h>
+#include <czmq.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -64,7 +65,6 @@ struct host_process {
 struct host_parcel {
     struct json_object *line; /* NULL: a file */
     struct host_file file;
-    struct host_parcel *next;
 };
 
 struct host {
@@ -87,7 +87,7 @@ struct host {
     struct host_noise noise;
     int64_t heard_ns, tended_ns, pinged_ns;
 
-    struct host_parcel *first, **last;
+    zlistx_t *parcels;
     struct host_folder folder;
     bool refused; /* this connection has sent a file that is not taken, and the log says so */
     struct host_process *processes;
@@ -106,7 +106,7 @@ static void set_state(struct host *self, enum host_state state, int64_t now_ns)
 {
     self->info.state = state;
     self->since_ns = now_ns;
-    if (state != HOST_LOST)
+    if (state == HOST_READY || state == HOST_ABSENT)
         self->info.reason[0] = '\0';
 }
 
@@ -189,21 +189,13 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-static void parcel_free(struct host_parcel *parcel)
+static void parcel_destroy(void **item)
 {
+    struct host_parcel *parcel = *item;
     host_file_close(&parcel->file);
     json_object_put(parcel->line);
     free(parcel);
-}
-
-static void drop_parcels(struct host *self)
-{
-    while (self->first) {
-        struct host_parcel *parcel = self->first;
-        self->first = parcel->next;
-        parcel_free(parcel);
-    }
-    self->last = &self->first;
+    *item = NULL;
 }
 
 /* Closes the connection. The carrier sees the end of its input and ends by itself, or is killed a little later. */
@@ -215,7 +207,7 @@ static void disconnect(struct host *self, int64_t now_ns)
     host_writer_fini(&self->writer);
     host_reader_fini(&self->reader);
     host_reader_fini(&self->errors);
-    drop_parcels(self);
+    zlistx_purge(self->parcels);
     host_folder_drop(&self->folder);
     lose_processes(self);
     if (self->probing)
@@ -229,18 +221,14 @@ static void disconnect(struct host *self, int64_t now_ns)
 
 static void lose(struct host *self, int64_t now_ns, const char *reason)
 {
-    snprintf(self->info.reason, sizeof self->info.reason, "%s", reason);
+    size_t size = strlen(reason);
+    size -= size > 0 && reason[size - 1] == '.'; /* ssh ends some of its sentences with a full stop; ours go on */
+    snprintf(self->info.reason, sizeof self->info.reason, "%.*s", (int)size, reason);
     disconnect(self, now_ns);
     set_state(self, HOST_LOST, now_ns);
 }
 
 /* ---- what the node agent is told: lines and files, in order ---- */
-
-static void append(struct host *self, struct host_parcel *parcel)
-{
-    *self->last = parcel;
-    self->last = &parcel->next;
-}
 
 /* Queues a line behind the files and lines before it, and takes the object. False: it is too long. */
 static bool send_line(struct host *self, struct json_object *line)
@@ -253,7 +241,7 @@ static bool send_line(struct host *self, struct json_object *line)
     }
     struct host_parcel *parcel = need_alloc(sizeof *parcel);
     *parcel = (struct host_parcel){.line = line, .file.fd = -1};
-    append(self, parcel);
+    zlistx_add_end(self->parcels, parcel);
     return true;
 }
 
@@ -262,7 +250,7 @@ static rp_status queue_file(struct host *self, const char *path, const char *nam
     struct host_parcel *parcel = need_alloc(sizeof *parcel);
     rp_status status = host_file_open(&parcel->file, path, name, 0, err);
     if (status == RP_OK)
-        append(self, parcel);
+        zlistx_add_end(self->parcels, parcel);
     else
         free(parcel);
     return status;
@@ -271,27 +259,24 @@ static rp_status queue_file(struct host *self, const char *path, const char *nam
 /* Moves the first parcel, or the next piece of it, to the writer. */
 static void feed_first(struct host *self)
 {
-    struct host_parcel *parcel = self->first;
+    struct host_parcel *parcel = zlistx_first(self->parcels);
     if (parcel->line) {
         host_writer_put(&self->writer, parcel->line);
         parcel->line = NULL;
     } else if (host_file_send(&parcel->file, &self->writer)) {
         return;
     }
-    self->first = parcel->next;
-    if (!self->first)
-        self->last = &self->first;
-    parcel_free(parcel);
+    zlistx_delete(self->parcels, zlistx_cursor(self->parcels));
 }
 
 /* Writes parcels as long as the carrier takes them. */
 static void feed(struct host *self)
 {
     for (int round = 0; round < ROUNDS_MOST; round++) {
-        while (self->first && host_writer_room(&self->writer))
+        while (zlistx_size(self->parcels) > 0 && host_writer_room(&self->writer))
             feed_first(self);
         host_writer_flush(&self->writer);
-        if (!self->first || !host_writer_empty(&self->writer))
+        if (zlistx_size(self->parcels) == 0 || !host_writer_empty(&self->writer))
             return;
     }
 }
@@ -720,17 +705,16 @@ void host_destroy(struct host **self)
     await_carrier(host);
     host_folder_drop(&host->folder);
     words_clear(&host->command);
+    zlistx_destroy(&host->parcels);
     free(host->processes);
     free(host);
 }
 
 /* ---- the place of processes there ---- */
 
-/* A process goes on with its own files (NAME.jsonl), wherever it ran before: they are sent ahead of it. The agent
- * removes others of that name, so the list goes along. */
-static struct json_object *send_own_files(struct host *self, const char *name)
+/* A process goes on with its own files (NAME.jsonl), wherever it ran before: they are sent ahead of it. */
+static void send_own_files(struct host *self, const char *name)
 {
-    struct json_object *list = json_object_new_array();
     size_t length = strlen(name);
     DIR *folder = opendir(self->folder.path);
     for (const struct dirent *entry; folder && (entry = readdir(folder));) {
@@ -740,12 +724,10 @@ static struct json_object *send_own_files(struct host *self, const char *name)
         if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.' || temporary)
             continue;
         snprintf(path, sizeof path, "%s/%s", self->folder.path, entry->d_name);
-        if (queue_file(self, path, entry->d_name, NULL) == RP_OK)
-            json_object_array_add(list, json_object_new_string(entry->d_name));
+        queue_file(self, path, entry->d_name, NULL);
     }
     if (folder)
         closedir(folder);
-    return list;
 }
 
 static rp_status start_there(struct process_place *place, struct process *process,
@@ -763,7 +745,7 @@ static rp_status start_there(struct process_place *place, struct process *proces
     host_line_add_text(line, "name", process->name);
     host_line_add_list(line, "argv", options->argv);
     host_line_add_list(line, "env", options->environment);
-    json_object_object_add(line, "files", send_own_files(self, process->name));
+    send_own_files(self, process->name);
     if (!send_line(self, line)) {
         forget(self, entry);
         return err_set(err, RP_INVALID_ARGUMENT,
@@ -824,7 +806,8 @@ struct host *host_new(const struct host_options *options)
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
     self->in = self->out = self->err = -1;
-    self->last = &self->first;
+    self->parcels = zlistx_new();
+    zlistx_set_destructor(self->parcels, parcel_destroy);
     self->since_ns = clock_ns();
     snprintf(self->info.name, sizeof self->info.name, "%s", options->name);
     snprintf(self->here, sizeof self->here, "%s", options->here ? options->here : "");

@@ -62,9 +62,10 @@ struct host_probe {
 struct host_info {
     char name[HOST_NAME];
     enum host_state state;
-    char reason[512]; /* why the host is lost: "ssh: connect to host cpu3 port 22: Connection refused"; "": it is not */
-    uint32_t times;   /* how often it was ready so far */
-    bool sent;        /* our programs were not there: this connection sends them, or has done so */
+    /* Why the host was lost, until it is ready again: "ssh: connect to host cpu3 port 22: Connection refused". */
+    char reason[512];
+    uint32_t times;          /* how often it was ready so far */
+    bool sent;               /* our programs were not there: this connection sends them, or has done so */
     struct host_facts facts; /* since the host was ready for the first time */
     struct host_probe probe; /* the answer to host_probe */
     double cpu;              /* cores in use there by all programs, lately; 0: not known */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/launch/host/carrier.h"
+#include "agent/launch/process/machine.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
@@ -27,7 +28,6 @@
 /* A first attempt that fails is repeated for this long before the wait for hosts ends without it. */
 #define RETRY_NS (3 * NS_PER_S)
 #define AWAIT_MS 20
-#define FAILURES 2u /* attempts after which a host has failed for good */
 /* How often the list of keys is looked at. */
 #define KEYS_NS NS_PER_S
 #define CONFIG_NAME "config.yaml"
@@ -37,16 +37,15 @@
 #define PATH_SIZE 1024u
 
 struct pool_host {
-    char name[HOST_NAME];
-    struct host *host; /* NULL: home */
+    struct host *host;            /* NULL: home */
+    const struct host_info *info; /* of the host, or that of home */
     bool actors, learners;
     double cores, memory;   /* of the file, memory only at home; 0: those of the machine */
     bool wanted;            /* to be kept open */
     bool dropped;           /* its key was revoked: never wanted again */
     char keys[2][KEY_NAME]; /* names of its keys for actors and learners; "": none */
-    enum host_state state;
-    uint32_t failures; /* failed attempts and losses so far */
-    uint32_t greeted;  /* host_times when configuration and keys were sent last */
+    uint32_t failures;      /* failed attempts and losses so far */
+    uint32_t greeted;       /* host_times when configuration and keys were sent last */
     int64_t ready_ns, open_ns, pause_ns;
     /* ---- what host_pool_context gives out */
     char config_path[PATH_SIZE], folder[PATH_SIZE], here[PATH_SIZE];
@@ -55,23 +54,17 @@ struct pool_host {
     struct words overrides; /* those of the base, then own ones */
 };
 
-/* A file that every host gets. */
-struct pool_file {
-    char *path, *name; /* at home; in the work folder there */
-};
-
 struct host_pool {
     struct host_pool_options options;
-    char hostname[HOST_NAME]; /* of home */
+    struct host_info home;    /* always ready, and never greeted */
     struct pool_host **hosts; /* the first is home */
     uint32_t n;
     int64_t open_ns; /* when the next connection may be opened */
     bool has_bundle;
     struct bundle bundle;
-    struct pool_file *files; /* of launch.send */
-    uint32_t n_files;
-    int64_t keys_ns;        /* when the list of keys was looked at */
-    struct timespec listed; /* when that list was changed */
+    struct words paths, names; /* of the files of launch.send: at home, and in the work folder there */
+    int64_t keys_ns;           /* when the list of keys was looked at */
+    struct timespec listed;    /* when that list was changed */
 };
 
 /* ---- files of the user ---- */
@@ -87,11 +80,10 @@ static rp_status add_file(struct host_pool *self, const FTSENT *at, rp_error *er
     if (at->fts_info != FTS_F)
         return err_set(err, RP_INVALID_ARGUMENT, "launch.send: %s is no file and no folder that can be sent",
                        at->fts_path);
-    if (self->n_files == HOST_POOL_FILES_MOST)
+    if (self->paths.count == HOST_POOL_FILES_MOST)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "launch.send: these are more than %u files", HOST_POOL_FILES_MOST);
-    self->files = need_resize(self->files, self->n_files + 1, sizeof *self->files);
-    self->files[self->n_files++] =
-        (struct pool_file){.path = need_text(at->fts_path), .name = need_print(HERE_NAME "%s", below_here)};
+    words_add(&self->paths, at->fts_path);
+    words_addf(&self->names, HERE_NAME "%s", below_here);
     return RP_OK;
 }
 
@@ -120,43 +112,43 @@ static rp_status find_files(struct host_pool *self, rp_error *err)
 
 /* ---- entries ---- */
 
-static struct pool_host *add(struct host_pool *self, const char *name, rp_error *err)
+static struct pool_host *add(struct host_pool *self, rp_error *err)
 {
     if (self->n >= HOST_POOL_MOST) {
         err_set(err, RP_RESOURCE_EXHAUSTED, "a run may have %u hosts", HOST_POOL_MOST - 1);
         return NULL;
     }
     struct pool_host *one = need_alloc(sizeof *one);
-    snprintf(one->name, sizeof one->name, "%s", name);
     self->hosts = need_resize(self->hosts, self->n + 1, sizeof *self->hosts);
     self->hosts[self->n++] = one;
     return one;
 }
 
-static void connect_to(struct host_pool *self, struct pool_host *one, const char *const *carrier)
+static void connect_to(struct host_pool *self, struct pool_host *one, const char *name, const char *const *carrier)
 {
-    const struct host_options options = {.name = one->name,
+    const struct host_options options = {.name = name,
                                          .carrier = carrier,
                                          .folder = self->options.home.folder,
                                          .here = self->options.home.here,
                                          .guard = self->options.home.guard};
     one->host = host_new(&options);
+    one->info = host_info(one->host);
     one->wanted = true;
 }
 
 /* One host of an entry of the file, which may stand for several. */
 static rp_status add_one(struct host_pool *self, const struct host_config *config, const char *name, rp_error *err)
 {
-    struct pool_host *one = add(self, name, err);
-    char **carrier = one ? carrier_build(self->has_bundle ? &self->bundle : NULL, config, name, err) : NULL;
-    if (!carrier)
-        return (rp_status)err->status;
-    one->actors = host_config_takes(config, "actor");
-    one->learners = host_config_takes(config, "learner");
-    one->cores = config->cores;
-    connect_to(self, one, (const char *const *)carrier);
+    char **carrier = carrier_build(self->has_bundle ? &self->bundle : NULL, config, name, err);
+    struct pool_host *one = carrier ? add(self, err) : NULL;
+    if (one) {
+        one->actors = host_config_takes(config, "actor");
+        one->learners = host_config_takes(config, "learner");
+        one->cores = config->cores;
+        connect_to(self, one, name, (const char *const *)carrier);
+    }
     command_free(&carrier);
-    return RP_OK;
+    return one ? RP_OK : (rp_status)err->status;
 }
 
 static rp_status add_entry(struct host_pool *self, const struct host_config *config, uint32_t index, rp_error *err)
@@ -183,13 +175,19 @@ static void add_home(struct host_pool *self)
 {
     const struct run_config *config = self->options.home.config;
     const struct host_config *entry = run_config_home(config);
-    if (gethostname(self->hostname, sizeof self->hostname - 1) != 0 || !self->hostname[0])
-        snprintf(self->hostname, sizeof self->hostname, "localhost");
-    struct pool_host *home = add(self, self->hostname, NULL);
+    struct host_info *info = &self->home;
+    struct pool_host *home = add(self, NULL);
+    info->state = HOST_READY;
+    if (gethostname(info->name, sizeof info->name - 1) != 0 || !info->name[0])
+        snprintf(info->name, sizeof info->name, "localhost");
+    machine_model(info->facts.model, sizeof info->facts.model);
+    info->facts.cores = machine_cores();
+    info->facts.memory = machine_memory();
+    home->info = info;
     home->actors = run_config_home_takes(config, "actor");
     home->learners = run_config_home_takes(config, "learner");
-    home->cores = entry && entry->cores > 0 ? entry->cores : self->options.cores;
-    home->memory = self->options.memory;
+    home->cores = entry && entry->cores > 0 ? entry->cores : config->plan.cores;
+    home->memory = (double)config->plan.memory;
 }
 
 struct host_pool *host_pool_new(const struct host_pool_options *options, rp_error *err)
@@ -211,20 +209,16 @@ void host_pool_destroy(struct host_pool **self_p)
     struct host_pool *self = *self_p;
     if (!self)
         return;
-    for (uint32_t i = 0; i < self->n; i++) /* all at once: each may take a moment to end */
-        if (self->hosts[i]->host)
-            host_close(self->hosts[i]->host);
+    for (uint32_t i = 1; i < self->n; i++) /* all at once: each may take a moment to end */
+        host_close(self->hosts[i]->host);
     for (uint32_t i = 0; i < self->n; i++) {
         struct pool_host *one = self->hosts[i];
         host_destroy(&one->host);
         command_free(&one->overrides.list);
         free(one);
     }
-    for (uint32_t i = 0; i < self->n_files; i++) {
-        free(self->files[i].path);
-        free(self->files[i].name);
-    }
-    free(self->files);
+    words_clear(&self->paths);
+    words_clear(&self->names);
     free(self->hosts);
     free(self);
     *self_p = NULL;
@@ -235,10 +229,10 @@ void host_pool_destroy(struct host_pool **self_p)
 static void drop(struct host_pool *self, struct pool_host *one, const char *why)
 {
     char quoted[600];
-    log_line(LEVEL_WARN, "A0444", "a host is dropped", "host=%s why=%s", one->name,
+    log_line(LEVEL_WARN, "A0444", "a host is dropped", "host=%s why=%s", one->info->name,
              log_quote(quoted, sizeof quoted, why));
     one->dropped = true;
-    host_pool_vanish(self, one->name);
+    host_pool_vanish(self, one->info->name);
 }
 
 static void send_file(struct pool_host *one, const char *path, const char *name)
@@ -246,7 +240,7 @@ static void send_file(struct pool_host *one, const char *path, const char *name)
     rp_error err = {0};
     char quoted[sizeof err.text * 2];
     if (host_send_file(one->host, path, name, &err) != RP_OK)
-        log_line(LEVEL_WARN, "A0430", "a host does not get a file", "host=%s file=%s reason=%s", one->name, name,
+        log_line(LEVEL_WARN, "A0430", "a host does not get a file", "host=%s file=%s reason=%s", one->info->name, name,
                  log_quote(quoted, sizeof quoted, err.text));
 }
 
@@ -259,7 +253,7 @@ static void send_key(struct host_pool *self, struct pool_host *one, enum role ro
     if (!self->options.home.keys || !self->options.home.keys->on || one->dropped)
         return;
     snprintf(name, sizeof name, RUN_KEYS_FOLDER "/%s.key", word);
-    if (run_keys_of_host(self->options.home.keys, one->name, word, &key, &err) != RP_OK) {
+    if (run_keys_of_host(self->options.home.keys, one->info->name, word, &key, &err) != RP_OK) {
         drop(self, one, err.text);
         return;
     }
@@ -283,8 +277,8 @@ static void greet(struct host_pool *self, struct pool_host *one)
         send_key(self, one, ROLE_LEARNER);
     if (one->actors && weights_of(self->options.home.config)[0])
         send_file(one, weights_of(self->options.home.config), WEIGHTS_NAME);
-    for (uint32_t i = 0; i < self->n_files; i++)
-        send_file(one, self->files[i].path, self->files[i].name);
+    for (uint32_t i = 0; i < self->paths.count; i++)
+        send_file(one, self->paths.list[i], self->names.list[i]);
 }
 
 void host_pool_config_changed(struct host_pool *self)
@@ -309,13 +303,13 @@ static void note_loss(struct pool_host *one, int64_t now_ns)
 
 static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_ns)
 {
+    enum host_state before = one->info->state;
     host_tend(one->host, now_ns);
-    enum host_state state = host_info(one->host)->state;
-    if (state != one->state && state == HOST_LOST)
+    enum host_state state = one->info->state;
+    if (state == HOST_LOST && before != HOST_LOST)
         note_loss(one, now_ns);
-    one->state = state;
-    if (state == HOST_READY && host_info(one->host)->times != one->greeted) {
-        one->greeted = host_info(one->host)->times;
+    if (state == HOST_READY && one->info->times != one->greeted) {
+        one->greeted = one->info->times;
         one->ready_ns = now_ns;
         greet(self, one);
     }
@@ -323,8 +317,7 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
         (state == HOST_ABSENT || (state == HOST_LOST && now_ns >= one->open_ns))) {
         self->open_ns = now_ns + SPACE_NS;
         host_open(one->host, now_ns);
-        one->state = host_info(one->host)->state;
-        if (one->state == HOST_LOST)
+        if (one->info->state == HOST_LOST)
             note_loss(one, now_ns);
     }
 }
@@ -365,7 +358,7 @@ void host_pool_tend(struct host_pool *self, int64_t now_ns)
 bool host_pool_busy(const struct host_pool *self)
 {
     for (uint32_t i = 1; i < self->n; i++)
-        if (self->hosts[i]->host && host_info(self->hosts[i]->host)->busy)
+        if (self->hosts[i]->info->busy)
             return true;
     return false;
 }
@@ -373,8 +366,7 @@ bool host_pool_busy(const struct host_pool *self)
 void host_pool_guard(const struct host_pool *self)
 {
     for (uint32_t i = 1; i < self->n; i++)
-        if (self->hosts[i]->host)
-            host_guard(self->hosts[i]->host);
+        host_guard(self->hosts[i]->host);
 }
 
 void host_pool_want(struct host_pool *self, uint32_t actors)
@@ -391,7 +383,7 @@ bool host_pool_has(const struct host_pool *self, enum role role)
     return false;
 }
 
-/* True if every host is ready or has failed, and there is a host for every role. begin_ns: when the wait began. */
+/* True if every host is ready or has failed, and a run has a host for every role. begin_ns: when the wait began. */
 static bool settled(const struct host_pool *self, int64_t begin_ns)
 {
     bool early = clock_ns() - begin_ns < RETRY_NS;
@@ -401,8 +393,8 @@ static bool settled(const struct host_pool *self, int64_t begin_ns)
         if (one->wanted && !host_pool_ready(self, i) && (early || one->failures == 0))
             return false;
     }
-    return (config->actors.count == 0 || host_pool_has(self, ROLE_ACTOR)) &&
-           (config->learners.count == 0 || host_pool_has(self, ROLE_LEARNER));
+    return !self->options.home.config_path || ((config->actors.count == 0 || host_pool_has(self, ROLE_ACTOR)) &&
+                                               (config->learners.count == 0 || host_pool_has(self, ROLE_LEARNER)));
 }
 
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context)
@@ -419,12 +411,6 @@ uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *
     return ready;
 }
 
-bool host_pool_failed(const struct host_pool *self, uint32_t index)
-{
-    const struct pool_host *one = self->hosts[index];
-    return one->failures >= FAILURES && host_info(one->host)->state == HOST_LOST;
-}
-
 /* ---- what they are ---- */
 
 uint32_t host_pool_count(const struct host_pool *self)
@@ -432,9 +418,9 @@ uint32_t host_pool_count(const struct host_pool *self)
     return self->n;
 }
 
-const char *host_pool_name(const struct host_pool *self, uint32_t index)
+const struct host_info *host_pool_info(const struct host_pool *self, uint32_t index)
 {
-    return self->hosts[index]->name;
+    return self->hosts[index]->info;
 }
 
 struct host *host_pool_at(const struct host_pool *self, uint32_t index)
@@ -445,8 +431,7 @@ struct host *host_pool_at(const struct host_pool *self, uint32_t index)
 bool host_pool_ready(const struct host_pool *self, uint32_t index)
 {
     const struct pool_host *one = self->hosts[index];
-    return index == HOST_POOL_HOME ||
-           (host_info(one->host)->state == HOST_READY && host_info(one->host)->times == one->greeted);
+    return one->info->state == HOST_READY && one->info->times == one->greeted;
 }
 
 bool host_pool_dropped(const struct host_pool *self, uint32_t index)
@@ -460,34 +445,25 @@ bool host_pool_takes(const struct host_pool *self, uint32_t index, enum role rol
     return role == ROLE_ACTOR ? one->actors : role == ROLE_LEARNER ? one->learners : index == HOST_POOL_HOME;
 }
 
-static const struct host_facts *facts_of(const struct pool_host *one)
-{
-    return one->greeted > 0 ? &host_info(one->host)->facts : NULL;
-}
-
 double host_pool_cores(const struct host_pool *self, uint32_t index)
 {
     const struct pool_host *one = self->hosts[index];
-    return one->cores > 0 ? one->cores : facts_of(one) ? facts_of(one)->cores : 0.0;
+    return one->cores > 0 ? one->cores : one->info->facts.cores;
 }
 
 double host_pool_memory(const struct host_pool *self, uint32_t index)
 {
     const struct pool_host *one = self->hosts[index];
-    return one->memory > 0 ? one->memory : facts_of(one) ? facts_of(one)->memory : 0.0;
+    return one->memory > 0 ? one->memory : one->info->facts.memory;
 }
 
-/* Home is a kind of its own: the broker runs there, and no network lies between. */
-uint32_t host_pool_kind(const struct host_pool *self, uint32_t index)
+const char *host_pool_kind(const struct host_pool *self, uint32_t index, char *out, size_t size)
 {
-    const struct host_facts *facts = facts_of(self->hosts[index]);
-    for (uint32_t i = 1; i < index && facts; i++) {
-        const struct host_facts *other = facts_of(self->hosts[i]);
-        if (other && strcmp(other->model, facts->model) == 0 &&
-            host_pool_cores(self, i) == host_pool_cores(self, index))
-            return i;
-    }
-    return index;
+    const struct host_info *info = host_pool_info(self, index);
+    bool known = info->facts.model[0];
+    snprintf(out, size, "%s%s, %g cores", index == HOST_POOL_HOME ? "home: " : "",
+             known ? info->facts.model : info->name, host_pool_cores(self, index));
+    return out;
 }
 
 /* ---- sources ---- */
@@ -495,7 +471,7 @@ uint32_t host_pool_kind(const struct host_pool *self, uint32_t index)
 static struct pool_host *find(const struct host_pool *self, const char *name)
 {
     for (uint32_t i = 1; i < self->n; i++)
-        if (strcmp(self->hosts[i]->name, name) == 0)
+        if (strcmp(self->hosts[i]->info->name, name) == 0)
             return self->hosts[i];
     return NULL;
 }
@@ -506,15 +482,15 @@ rp_status host_pool_appear(struct host_pool *self, const char *name, const char 
     struct pool_host *one = find(self, name);
     if (one && (one->dropped || (!host_set_carrier(one->host, carrier) && one->wanted)))
         return RP_OK;
-    if (!one)
-        one = add(self, name, err);
-    if (!one)
-        return (rp_status)err->status;
+    if (!one) {
+        one = add(self, err);
+        if (!one)
+            return (rp_status)err->status;
+        connect_to(self, one, name, carrier);
+    }
     one->actors = true;
     one->cores = cores;
     one->open_ns = now_ns;
-    if (!one->host)
-        connect_to(self, one, carrier);
     one->wanted = true;
     one->failures = 0;
     one->ready_ns = one->pause_ns = 0;
@@ -563,7 +539,7 @@ rp_status host_pool_add(struct host_pool *self, const char *name, int64_t now_ns
 uint32_t host_pool_find(const struct host_pool *self, const char *name)
 {
     for (uint32_t i = 1; i < self->n; i++)
-        if (strcmp(self->hosts[i]->name, name) == 0 && self->hosts[i]->wanted)
+        if (strcmp(self->hosts[i]->info->name, name) == 0 && self->hosts[i]->wanted)
             return i;
     return 0;
 }
@@ -576,8 +552,7 @@ void host_pool_vanish(struct host_pool *self, const char *name)
     one->wanted = false;
     one->failures = 0;
     one->pause_ns = one->ready_ns = 0;
-    if (one->host)
-        host_close(one->host);
+    host_close(one->host);
 }
 
 /* ---- what processes need to know there ---- */
@@ -604,30 +579,26 @@ const char *host_pool_home_address(const struct host_facts *facts, const struct 
     return out;
 }
 
-/* bound: as processes of this machine reach it. A broker that is bound to one address is reached there, unless the file
- * advertises another. */
-static void map_endpoint(const struct host_pool *self, const struct pool_host *one, const char *configured,
-                         const char *bound, char *out, size_t size)
+bool host_pool_endpoint(const struct host_facts *facts, const struct broker_config *broker, const char *configured,
+                        const char *bound, char *out, size_t size)
 {
-    const struct broker_config *broker = &self->options.home.config->broker;
     const char *port = strrchr(bound, ':');
     char open[300], address[HOST_NAME + 3];
-    if (endpoint_is_any(configured) && port) {
-        snprintf(open, sizeof open, "tcp://*%s", port);
-        host_pool_home_address(&host_info(one->host)->facts, broker, address, sizeof address);
-        endpoint_with_host(open, address, out, size);
-    } else {
-        endpoint_with_host(bound, broker->advertise, out, size);
-    }
+    if (!endpoint_is_any(configured) || !port)
+        return endpoint_with_host(bound, broker->advertise, out, size);
+    snprintf(open, sizeof open, "tcp://*%s", port);
+    host_pool_home_address(facts, broker, address, sizeof address);
+    return endpoint_with_host(open, address, out, size);
 }
 
 static void map_endpoints(const struct host_pool *self, struct pool_host *one, const struct endpoints *bound)
 {
     const struct broker_config *broker = &self->options.home.config->broker;
+    const struct host_facts *facts = &one->info->facts;
     struct endpoints *out = &one->endpoints;
-    map_endpoint(self, one, broker->service, bound->service, out->service, sizeof out->service);
-    map_endpoint(self, one, broker->ingest, bound->ingest, out->ingest, sizeof out->ingest);
-    map_endpoint(self, one, broker->events, bound->events, out->events, sizeof out->events);
+    host_pool_endpoint(facts, broker, broker->service, bound->service, out->service, sizeof out->service);
+    host_pool_endpoint(facts, broker, broker->ingest, bound->ingest, out->ingest, sizeof out->ingest);
+    host_pool_endpoint(facts, broker, broker->events, bound->events, out->events, sizeof out->events);
 }
 
 /* The part of a path below a folder; NULL: the path is elsewhere. */
@@ -662,13 +633,14 @@ void host_pool_context(struct host_pool *self, uint32_t index, const struct comm
 {
     struct pool_host *one = self->hosts[index];
     *out = *base;
-    if (index == HOST_POOL_HOME || one->greeted == 0)
+    out->place = one->host ? host_place(one->host) : base->place;
+    if (one->greeted == 0)
         return;
-    const struct host_facts *facts = &host_info(one->host)->facts;
+    const struct host_facts *facts = &one->info->facts;
     const char *rest = below(base->folder, self->options.home.folder);
     snprintf(one->config_path, sizeof one->config_path, "%s/" CONFIG_NAME, facts->work);
     snprintf(one->folder, sizeof one->folder, "%s%s", base->folder[0] ? facts->work : "", rest ? rest : "");
-    if (self->n_files > 0)
+    if (self->paths.count > 0)
         snprintf(one->here, sizeof one->here, "%s/" HERE_NAME, facts->work);
     else
         snprintf(one->here, sizeof one->here, "%s", facts->here);

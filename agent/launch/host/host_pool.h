@@ -22,7 +22,6 @@ struct host_source {
 
 struct host_pool_options {
     struct command_context home; /* config_path NULL: hosts are only tried, and get nothing */
-    double cores, memory;        /* that processes may use at home */
     struct host_source *source;  /* may be NULL */
 };
 
@@ -35,15 +34,13 @@ void host_pool_tend(struct host_pool *self, int64_t now_ns);
 bool host_pool_busy(const struct host_pool *self);
 /* Makes all carriers known to their guard again. */
 void host_pool_guard(const struct host_pool *self);
-/* Waits until every host is ready or has failed for 3 s, and each role of the run has a host that is ready; at most `ns`.
+/* Waits until every host is ready or has failed for 3 s, and each role of a run has a host that is ready; at most `ns`.
  * stop(context): true ends the wait. Returns how many are ready, home included. */
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context);
 
-/* True if the host is lost for at least the second time: no attempt that failed by chance. */
-bool host_pool_failed(const struct host_pool *self, uint32_t index);
-
 uint32_t host_pool_count(const struct host_pool *self); /* 1: only home */
-const char *host_pool_name(const struct host_pool *self, uint32_t index);
+/* What is known of a host: home is always ready, and was never taken in. */
+const struct host_info *host_pool_info(const struct host_pool *self, uint32_t index);
 /* NULL: home. */
 struct host *host_pool_at(const struct host_pool *self, uint32_t index);
 bool host_pool_ready(const struct host_pool *self, uint32_t index);
@@ -53,16 +50,21 @@ bool host_pool_dropped(const struct host_pool *self, uint32_t index);
 bool host_pool_takes(const struct host_pool *self, uint32_t index, enum role role);
 double host_pool_cores(const struct host_pool *self, uint32_t index);
 double host_pool_memory(const struct host_pool *self, uint32_t index);
-/* Machines of one kind have the same processor and the same number of cores: index of the first host of its kind. */
-uint32_t host_pool_kind(const struct host_pool *self, uint32_t index);
+/* Names the kind of a host: machines of one kind have the same processor and the same number of cores. Home is a kind of its own: the
+ * broker runs there, and no network lies between. Gives out. */
+const char *host_pool_kind(const struct host_pool *self, uint32_t index, char *out, size_t size);
 
 /* The address under which processes there reach a broker that listens on all addresses of this machine: broker.advertise, if it is
  * not ""; the address that the connection comes from, in brackets if it is one of IPv6 and the broker listens there; or this
  * machine's name. Gives out. */
 const char *host_pool_home_address(const struct host_facts *facts, const struct broker_config *broker, char *out,
                                    size_t size);
-/* Fills in what a command line needs there: programs, config, folders, keys, and endpoints that are reached from there. base: the
- * context at home. `out` borrows from the pool and from base until the next call for the same host. */
+/* Gives the endpoint under which processes there reach a broker. configured: what its file says; bound: as processes of this machine
+ * reach it. A broker that is bound to one address is reached there, unless the file advertises another. False: it has no address. */
+bool host_pool_endpoint(const struct host_facts *facts, const struct broker_config *broker, const char *configured,
+                        const char *bound, char *out, size_t size);
+/* Fills in what a process needs there: programs, config, folders, keys, endpoints that are reached from there, and its place. base:
+ * the context at home. `out` borrows from the pool and from base until the next call for the same host. */
 void host_pool_context(struct host_pool *self, uint32_t index, const struct command_context *base,
                        struct command_context *out);
 /* The configuration at home has changed: it is sent to all hosts again. */

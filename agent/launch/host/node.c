@@ -2,7 +2,6 @@
 #include "agent/launch/host/node.h"
 
 #include <czmq.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -51,9 +50,8 @@
 struct node_child {
     uint32_t id;
     struct process process;
-    int output; /* our end of its pipe; -1: closed */
-    bool ended;
-    int status;
+    int output;    /* our end of its pipe; -1: closed */
+    int status;    /* after its end */
     uint64_t pass; /* of the mirror that must be over before its end is reported */
     char text[sizeof(((rp_error *)0)->text)];
 };
@@ -65,13 +63,13 @@ struct node_file {
     int64_t sent;            /* bytes that the launcher has */
     struct timespec changed; /* when the file was last seen */
     bool whole;              /* to be sent from its beginning */
-    bool due;                /* this pass has yet to send it */
     int64_t again_ns;        /* when the launcher last asked for the whole file; 0: never */
     uint64_t seen;           /* the last pass that has found it */
 };
 
 struct mirror {
     zhashx_t *files;          /* struct node_file by name; one that is removed goes with the next pass */
+    FTS *pass;                /* over the folder; NULL: none is under way */
     uint64_t begun, finished; /* numbers of passes */
     int64_t begun_ns;
     struct node_file *sending; /* NULL: no file is under way */
@@ -175,16 +173,11 @@ static rp_status make_work(struct node *self, rp_error *err)
 
 /* ---- the mirror: what processes write here goes home ---- */
 
-/* Files of the work folder go home, in passes over the folder: each finds the files that have changed, and sends the new bytes of a file
- * that has grown, and the whole of a file that is new or was replaced. Names that begin with a dot or end in ".tmp" are not sent, nor
+/* Files of the work folder go home, in passes over the folder: each sends the new bytes of a file that has grown, and the whole of a
+ * file that is new or was replaced. Names that begin with a dot or end in ".tmp" are not sent, nor
  * are the files that only the launcher writes. */
 
 static const char *const skipped[] = {"config.yaml", "keys", "here", NULL};
-
-static bool mirror_busy(const struct mirror *self)
-{
-    return self->begun > self->finished;
-}
 
 static void file_destroy(void **file)
 {
@@ -200,6 +193,7 @@ static struct node_file *find_or_add(struct mirror *self, const char *name)
         return file;
     file = need_alloc(sizeof *file);
     file->whole = true;
+    file->seen = self->begun;
     zhashx_insert(self->files, name, file);
     return file;
 }
@@ -232,54 +226,22 @@ static bool is_skipped(const char *name, int level)
     return false;
 }
 
-/* A file that is made again under its name is another one, and its number may be that of the old one. */
-static void forget_removed(struct mirror *self)
-{
-    zlistx_t *names = zhashx_keys(self->files);
-    for (const char *name = zlistx_first(names); name; name = zlistx_next(names)) {
-        const struct node_file *file = zhashx_lookup(self->files, name);
-        if (file->seen != self->begun)
-            zhashx_delete(self->files, name);
-    }
-    zlistx_destroy(&names);
-}
-
-static void begin_pass(struct node *node, int64_t now_ns)
-{
-    struct mirror *self = &node->mirror;
-    char *const paths[] = {node->work, NULL};
-    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    self->begun++;
-    self->begun_ns = now_ns;
-    for (FTSENT *at; tree && (at = fts_read(tree));) {
-        const char *name = at->fts_path + strlen(node->work) + 1;
-        if (at->fts_level > 0 && is_skipped(at->fts_name, at->fts_level))
-            fts_set(tree, at, FTS_SKIP);
-        struct node_file *file =
-            at->fts_info == FTS_F && !is_skipped(at->fts_name, at->fts_level) && host_file_allows(name)
-                ? find_or_add(self, name)
-                : NULL;
-        if (file) {
-            file->due = is_replaced(file, at->fts_statp) || at->fts_statp->st_size > file->sent;
-            file->seen = self->begun;
-        }
-    }
-    if (tree)
-        fts_close(tree);
-    forget_removed(self);
-}
-
-/* Opens the next file of this pass. False: none is left. */
+/* Opens the next file of the pass that has changed. False: none is left. */
 static bool open_next(struct node *self)
 {
     struct mirror *mirror = &self->mirror;
-    for (struct node_file *file = zhashx_first(mirror->files); file; file = zhashx_next(mirror->files)) {
-        const char *name = zhashx_cursor(mirror->files);
-        char path[sizeof self->work + HOST_FILE_NAME];
-        bool due = file->due;
-        file->due = false;
-        snprintf(path, sizeof path, "%s/%s", self->work, name);
-        if (!due || host_file_open(&mirror->out, path, name, O_NOFOLLOW, NULL) != RP_OK)
+    for (FTSENT *at; mirror->pass && (at = fts_read(mirror->pass));) {
+        const char *name = at->fts_path + strlen(self->work) + 1;
+        bool skip = at->fts_level > 0 && is_skipped(at->fts_name, at->fts_level);
+        if (skip)
+            fts_set(mirror->pass, at, FTS_SKIP);
+        struct node_file *file =
+            !skip && at->fts_info == FTS_F && host_file_allows(name) ? find_or_add(mirror, name) : NULL;
+        if (!file)
+            continue;
+        file->seen = mirror->begun;
+        if ((!is_replaced(file, at->fts_statp) && at->fts_statp->st_size == file->sent) ||
+            host_file_open(&mirror->out, at->fts_path, name, O_NOFOLLOW, NULL) != RP_OK)
             continue;
         mirror->sending = file;
         mirror->out.replace = is_replaced(file, &mirror->out.info);
@@ -289,23 +251,45 @@ static bool open_next(struct node *self)
     return false;
 }
 
+static void begin_pass(struct node *self, int64_t now_ns)
+{
+    char *const paths[] = {self->work, NULL};
+    self->mirror.pass = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    self->mirror.begun++;
+    self->mirror.begun_ns = now_ns;
+}
+
+static void end_pass(struct mirror *self)
+{
+    if (self->pass)
+        fts_close(self->pass);
+    self->pass = NULL;
+    self->finished = self->begun;
+    /* A file that is made again under its name is another one, and its number may be that of the old one. */
+    zlistx_t *names = zhashx_keys(self->files);
+    for (const char *name = zlistx_first(names); name; name = zlistx_next(names)) {
+        const struct node_file *file = zhashx_lookup(self->files, name);
+        if (file->seen != self->begun)
+            zhashx_delete(self->files, name);
+    }
+    zlistx_destroy(&names);
+}
+
 /* Goes on with the pass while the writer has room. wanted: a new one begins at once if none is under way. */
 static void tend_mirror(struct node *self, int64_t now_ns, bool wanted)
 {
     struct mirror *mirror = &self->mirror;
-    if (!mirror_busy(mirror) && (wanted || now_ns - mirror->begun_ns >= MIRROR_NS))
+    if (!mirror->pass && (wanted || now_ns - mirror->begun_ns >= MIRROR_NS))
         begin_pass(self, now_ns);
-    for (int piece = 0; piece < PIECES_MOST && host_writer_room(&self->writer); piece++) {
-        if (!mirror->sending && !open_next(self)) {
-            mirror->finished = mirror->begun;
-            return;
+    for (int piece = 0; piece < PIECES_MOST && mirror->begun > mirror->finished && host_writer_room(&self->writer);
+         piece++) {
+        if (!mirror->sending && !open_next(self))
+            end_pass(mirror);
+        else if (!host_file_send(&mirror->out, &self->writer)) {
+            if (mirror->out.offset == mirror->out.info.st_size) /* else it was cut, and the next pass sends it whole */
+                note(mirror->sending, &mirror->out.info, mirror->out.offset);
+            mirror->sending = NULL;
         }
-        if (host_file_send(&mirror->out, &self->writer))
-            continue;
-        if (mirror->out.offset ==
-            mirror->out.info.st_size) /* else it was cut meanwhile, and the next pass sends it whole */
-            note(mirror->sending, &mirror->out.info, mirror->out.offset);
-        mirror->sending = NULL;
     }
 }
 
@@ -361,27 +345,6 @@ static void report_end(struct node *self, uint32_t id, int status, const char *t
     host_writer_put(&self->writer, line);
 }
 
-static bool is_listed(const char *name, const char *const *list)
-{
-    for (size_t i = 0; list && list[i]; i++)
-        if (strcmp(list[i], name) == 0)
-            return true;
-    return false;
-}
-
-/* Removes NAME.* of an earlier start that the launcher does not have any more. */
-static void remove_old_files(struct node *self, const char *name, const char *const *keep)
-{
-    size_t length = strlen(name);
-    DIR *folder = opendir(self->work);
-    for (const struct dirent *entry; folder && (entry = readdir(folder));)
-        if (strncmp(entry->d_name, name, length) == 0 && entry->d_name[length] == '.' &&
-            !is_listed(entry->d_name, keep))
-            unlinkat(dirfd(folder), entry->d_name, 0);
-    if (folder)
-        closedir(folder);
-}
-
 /* Starts a process whose output goes into a pipe, which is read only while the connection has room. */
 static rp_status start(struct node *self, struct node_child *child, const char *name, const char *const *argv,
                        const char *const *environment, rp_error *err)
@@ -411,7 +374,6 @@ static void on_start(void *context, const struct host_message *message)
     uint32_t id = (uint32_t)host_line_number(line, "id", 0, UINT32_MAX);
     const char *name = host_line_text(line, "name");
     const char **argv = host_line_list(line, "argv"), **environment = host_line_list(line, "env");
-    const char **files = host_line_list(line, "files");
     rp_error err = {0};
     bool valid = name && name[0] && argv && argv[0] && !find_child(self, id);
     if (valid && self->n < CHILDREN_MOST) {
@@ -419,14 +381,12 @@ static void on_start(void *context, const struct host_message *message)
         *child = (struct node_child){.id = id, .output = -1};
         self->children = need_resize(self->children, self->n + 1, sizeof *self->children);
         self->children[self->n++] = child;
-        remove_old_files(self, name, files);
         if (start(self, child, name, argv, environment, &err) == RP_OK) {
             struct json_object *started = host_line_new("started");
             host_line_add_number(started, "id", id);
             host_line_add_number(started, "pid", child->process.pid);
             host_writer_put(&self->writer, started);
         } else {
-            child->ended = true;
             child->status = 127 << 8;
             snprintf(child->text, sizeof child->text, "%s", err.text);
         }
@@ -436,7 +396,6 @@ static void on_start(void *context, const struct host_message *message)
     }
     free(argv);
     free(environment);
-    free(files);
 }
 
 /* Forwards what one child has printed, at most one line's worth. True: there may be more. */
@@ -454,7 +413,7 @@ static bool forward(struct node *self, struct node_child *child)
         return true;
     }
     /* A program that left the group may hold the pipe of a process that has ended: it is not waited for. */
-    if (n == 0 || child->ended || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+    if (n == 0 || !child->process.running || (errno != EAGAIN && errno != EWOULDBLOCK)) {
         close(child->output);
         child->output = -1;
     }
@@ -478,7 +437,7 @@ static void forward_all(struct node *self)
 /* An end is reported after the last output and after a whole pass of the mirror. */
 static bool is_done(struct node *self, struct node_child *child)
 {
-    if (!child->ended || child->output >= 0)
+    if (child->process.running || child->output >= 0)
         return false;
     if (child->pass == 0)
         child->pass = self->mirror.begun + 1;
@@ -490,8 +449,7 @@ static void tend_children(struct node *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
         struct node_child *child = self->children[i];
-        if (!child->ended && process_ended(&child->process, &child->status)) {
-            child->ended = true;
+        if (process_ended(&child->process, &child->status)) {
             /* The end itself is told at once: what the process has written may take long to follow. */
             struct json_object *line = host_line_new("exited");
             host_line_add_number(line, "id", child->id);
@@ -515,7 +473,7 @@ static void tend_children(struct node *self)
 static void add_usage(const struct node_child *child, struct json_object *list)
 {
     struct process_usage usage;
-    if (child->ended || !process_usage(&child->process, &usage))
+    if (!process_usage(&child->process, &usage))
         return;
     struct json_object *row = json_object_new_array();
     json_object_array_add(row, json_object_new_int64(child->id));
@@ -554,10 +512,7 @@ static void end_children(struct node *self)
         left = false;
         for (uint32_t i = 0; i < self->n; i++) {
             struct node_child *child = self->children[i];
-            if (!child->ended && !process_ended(&child->process, &child->status))
-                left = true;
-            else
-                child->ended = true;
+            left |= child->process.running && !process_ended(&child->process, &child->status);
         }
         if (left)
             nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
@@ -772,14 +727,14 @@ static void poll_all(struct node *self)
     self->polls[3] = (struct pollfd){.fd = self->answers[0], .events = POLLIN};
     for (uint32_t i = 0; room && i < self->n; i++)
         self->polls[n++] = (struct pollfd){.fd = self->children[i]->output, .events = POLLIN};
-    poll(self->polls, n, room && mirror_busy(&self->mirror) ? 0 : NODE_TURN_MS);
+    poll(self->polls, n, room && self->mirror.pass ? 0 : NODE_TURN_MS);
 }
 
 /* True if a process waits for a pass of the mirror. */
 static bool ends_wait(const struct node *self)
 {
     for (uint32_t i = 0; i < self->n; i++)
-        if (self->children[i]->ended && self->children[i]->output < 0)
+        if (!self->children[i]->process.running && self->children[i]->output < 0)
             return true;
     return false;
 }
@@ -848,6 +803,7 @@ static void end(struct node *self)
     host_folder_drop(&self->folder);
     if (self->mirror.sending)
         host_file_close(&self->mirror.out);
+    end_pass(&self->mirror);
     zhashx_destroy(&self->mirror.files);
     guard_finish(&self->guard); /* removes the work folder */
     host_reader_fini(&self->reader);

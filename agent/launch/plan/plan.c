@@ -23,7 +23,7 @@ const char *plan_bytes(char *out, double bytes)
     return format_bytes(out, bytes > 0 ? (uint64_t)fmin(bytes, 1e18) : 0);
 }
 
-static bool same_pair(const struct plan_choice *a, const struct plan_choice *b)
+static bool same_pair(const struct plan_pair *a, const struct plan_pair *b)
 {
     return a->actors == b->actors && a->learners == b->learners;
 }
@@ -31,10 +31,10 @@ static bool same_pair(const struct plan_choice *a, const struct plan_choice *b)
 /* ---- the search ---- */
 
 struct search {
-    struct plan_choice top, chosen; /* among pairs that may be chosen: the highest rate, and the best pair near it */
-    struct plan_choice smallest;    /* the pair that needs the least memory */
-    struct plan_choice unfit;       /* would give clearly more, and needs more memory than there is; no actors: none */
-    bool any;                       /* at least one pair may be chosen; otherwise top and chosen are the smallest */
+    struct plan_pair top, chosen; /* among pairs that may be chosen: the highest rate, and the best pair near it */
+    struct plan_pair smallest;    /* the pair that needs the least memory */
+    struct plan_pair unfit;       /* would give clearly more, and needs more memory than there is; no actors: none */
+    bool any;                     /* at least one pair may be chosen; otherwise top and chosen are the smallest */
 };
 
 /* A pair of the search. */
@@ -70,10 +70,10 @@ static struct pairs list_pairs(struct plan_model *model, uint32_t fixed_actors, 
         .list = need_alloc((size_t)(most_actors - first + 1) * (most_learners - least + 1) * sizeof *pairs.list)};
     for (uint32_t y = least; y <= most_learners; y++)
         for (uint32_t x = first; x <= most_actors; x++) {
-            struct plan_choice choice;
-            plan_model_pair(model, x, y, &choice);
+            struct plan_pair choice;
+            plan_model_pair(model, x, y, 0, &choice);
             pairs.list[pairs.n++] = (struct pair){
-                x, y, choice.inserts, choice.memory, plan_fits(input, &choice), choice.measured && choice.inserts > 0};
+                x, y, choice.inserts, choice.memory, plan_fits(input, &choice), choice.runs > 0 && choice.inserts > 0};
         }
     return pairs;
 }
@@ -113,11 +113,11 @@ static void find_best(struct plan_model *model, uint32_t fixed_actors, uint32_t 
     *out = (struct search){.any = top != NULL};
     const struct pair *chosen = top ? smallest_near(&pairs, top->inserts, true, run) : smallest;
     const struct pair *unfit = top ? smallest_near(&pairs, highest->inserts, false, false) : NULL;
-    plan_model_pair(model, smallest->actors, smallest->learners, &out->smallest);
-    plan_model_pair(model, (top ? top : smallest)->actors, (top ? top : smallest)->learners, &out->top);
-    plan_model_pair(model, chosen->actors, chosen->learners, &out->chosen);
+    plan_model_pair(model, smallest->actors, smallest->learners, 0, &out->smallest);
+    plan_model_pair(model, (top ? top : smallest)->actors, (top ? top : smallest)->learners, 0, &out->top);
+    plan_model_pair(model, chosen->actors, chosen->learners, 0, &out->chosen);
     if (unfit && unfit->inserts * (1 - PLAN_NOISE) > top->inserts) {
-        plan_model_pair(model, unfit->actors, unfit->learners, &out->unfit);
+        plan_model_pair(model, unfit->actors, unfit->learners, 0, &out->unfit);
         out->chosen.bottleneck = PLAN_MEMORY;
     }
     free(pairs.list);
@@ -125,7 +125,7 @@ static void find_best(struct plan_model *model, uint32_t fixed_actors, uint32_t 
 
 /* ---- reasons ---- */
 
-static void add_pair(struct text *text, const struct plan_choice *choice)
+static void add_pair(struct text *text, const struct plan_pair *choice)
 {
     text_add(text, "%u actor%s, %u learner%s", choice->actors, plural(choice->actors), choice->learners,
              plural(choice->learners));
@@ -133,7 +133,7 @@ static void add_pair(struct text *text, const struct plan_choice *choice)
 
 /* "would need 3 GiB of 2 GiB on cpu1". */
 static void add_memory(struct text *text, const char *verb, const struct plan_input *input,
-                       const struct plan_choice *choice)
+                       const struct plan_pair *choice)
 {
     format_buffer need, have;
     const struct plan_host *host = &input->hosts[choice->tight];
@@ -142,8 +142,8 @@ static void add_memory(struct text *text, const char *verb, const struct plan_in
         text_add(text, " on %s", host->name);
 }
 
-static void add_search(struct text *text, const struct plan_input *input, const struct plan_choice *choice,
-                       const struct plan_choice *top)
+static void add_search(struct text *text, const struct plan_input *input, const struct plan_pair *choice,
+                       const struct plan_pair *top)
 {
     double loss = top->inserts > 0 ? 1 - choice->inserts / top->inserts : 0;
     if (!same_pair(choice, top) && loss >= SAME) {
@@ -156,7 +156,7 @@ static void add_search(struct text *text, const struct plan_input *input, const 
     text_add(text, "the highest rate within %.3g core%s", cores, cores == 1 ? "" : "s");
 }
 
-static void explain_chosen(const struct plan_input *input, struct plan_choice *choice, const struct search *found)
+static void explain_chosen(const struct plan_input *input, struct plan_pair *choice, const struct search *found)
 {
     struct text text = {0};
     bool actors = input->fixed_actors > 0, learners = input->fixed_learners > 0;
@@ -193,11 +193,11 @@ static void explain_chosen(const struct plan_input *input, struct plan_choice *c
 #define SHARDS_PAY 0.1  /* share of the rate that twice the shards must add */
 
 /* The fastest run with this many shards whose counts the file allows; NULL: there is none. */
-static const struct plan_run *fastest(const struct plan_input *input, uint32_t shards)
+static const struct plan_pair *fastest(const struct plan_input *input, uint32_t shards)
 {
-    const struct plan_run *found = NULL;
+    const struct plan_pair *found = NULL;
     for (uint32_t i = 0; i < input->n_runs; i++) {
-        const struct plan_run *run = &input->runs[i];
+        const struct plan_pair *run = &input->runs[i];
         bool allowed = (!input->fixed_actors || run->actors == input->fixed_actors) &&
                        (!input->fixed_learners || run->learners == input->fixed_learners);
         if (run->shards == shards && allowed && (!found || run->inserts > found->inserts))
@@ -206,80 +206,65 @@ static const struct plan_run *fastest(const struct plan_input *input, uint32_t s
     return found;
 }
 
-static double free_at_home(const struct plan_input *input, const struct plan_run *run)
-{
-    return fmax(0.0, input->hosts[PLAN_HOME].cores - plan_known(run->home));
-}
-
-/* The run left reasons to try more shards. */
-static bool is_short(const struct plan_input *input, const struct plan_run *run)
-{
-    return run->core >= CORE_BUSY && free_at_home(input, run) >= SHARD_CORES;
-}
-
-static double gain_over(const struct plan_run *more, const struct plan_run *fewer)
+static double gain_over(const struct plan_pair *more, const struct plan_pair *fewer)
 {
     return fewer->inserts > 0 ? more->inserts / fewer->inserts - 1.0 : 0.0;
 }
 
-/* The run with as many shards as pay: more as long as each doubling does. choice: the pair that is best with one. */
-static const struct plan_run *best_shards(const struct plan_input *input, const struct plan_choice *choice,
-                                          const struct plan_run **refused)
+/* The run with as many shards as pay: more as long as each doubling does. choice: the pair that is best with one. *refused: the run
+ * whose doubling did not pay; NULL: none. */
+static const struct plan_pair *best_shards(const struct plan_input *input, const struct plan_pair *choice,
+                                           const struct plan_pair **refused)
 {
-    const struct plan_run *best = plan_run_of(input, choice->actors, choice->learners, 1);
+    const struct plan_pair *best = plan_run_of(input, choice->actors, choice->learners, 1), *more = NULL;
     *refused = NULL;
-    while (best && is_short(input, best)) {
-        const struct plan_run *more = fastest(input, 2 * best->shards);
-        if (more && gain_over(more, best) < SHARDS_PAY)
-            *refused = more;
-        if (!more || *refused)
-            break;
-        best = more;
-    }
+    while (best && !*refused && (more = fastest(input, 2 * best->shards)))
+        *(gain_over(more, best) < SHARDS_PAY ? refused : &best) = more;
     return best;
 }
 
-static void explain_fixed_shards(const struct plan_input *input, const struct plan_run *run, struct text *text)
+/* True if a run with twice the shards may show that they pay; otherwise `why` gets the reason. */
+static bool more_may_pay(const struct plan_input *input, const struct plan_pair *best, const struct plan_pair *refused,
+                         struct text *why)
 {
+    double home = input->hosts[PLAN_HOME].cores, left = fmax(0.0, home - plan_known(best->home));
+    if (best->core < CORE_BUSY)
+        text_add(why, ": more shards would gain little");
+    else if (left < SHARD_CORES)
+        text_add(why, ", but only %.2g of %.3g cores are left for more shards", left, home);
+    else if (refused && gain_over(refused, best) < 0)
+        text_add(why, ", but %u shards gave %.0f%% less", refused->shards, -100.0 * gain_over(refused, best));
+    else if (refused)
+        text_add(why, ", but %u shards gave only %+.0f%%", refused->shards, 100.0 * gain_over(refused, best));
+    else if (2 * best->shards > input->most_shards)
+        text_add(why, ", but the table's sampler, limiter or sizes allow no %u shards", 2 * best->shards);
+    else if (2 * best->shards > home)
+        text_add(why, ", but %u shards are more than %.3g cores", 2 * best->shards, home);
+    else
+        return isfinite(best->core);
+    return false;
+}
+
+static void explain_fixed_shards(const struct plan_input *input, const struct plan_pair *run, struct text *text)
+{
+    struct text unused = {0};
     text_add(text, "as broker.shards says");
     if (!run || !isfinite(run->core))
         return;
     text_add(text, "; the busiest core thread works %.0f%% of the time", 100.0 * run->core);
     if (input->fixed_shards > 1 && run->core * input->fixed_shards < CORE_BUSY)
         text_add(text, ", so one would do");
-    else if (input->fixed_shards == 1 && is_short(input, run))
+    else if (input->fixed_shards == 1 && more_may_pay(input, run, NULL, &unused))
         text_add(text, ", so more may pay (auto measures it)");
-}
-
-/* Why the number is not larger. */
-static void explain_shards(const struct plan_input *input, const struct plan_run *best, const struct plan_run *refused,
-                           struct text *text)
-{
-    double home = input->hosts[PLAN_HOME].cores;
-    text_add(text, "%s works %.0f%% of the time",
-             best->shards > 1 ? "the busiest core thread" : "the broker's core thread", 100.0 * best->core);
-    if (best->core < CORE_BUSY)
-        text_add(text, ": more shards would gain little");
-    else if (free_at_home(input, best) < SHARD_CORES)
-        text_add(text, ", but only %.2g of %.3g cores are left for more shards", free_at_home(input, best), home);
-    else if (refused && gain_over(refused, best) < 0)
-        text_add(text, ", but %u shards gave %.0f%% less", refused->shards, -100.0 * gain_over(refused, best));
-    else if (refused)
-        text_add(text, ", but %u shards gave only %+.0f%%", refused->shards, 100.0 * gain_over(refused, best));
-    else if (2 * best->shards > input->most_shards)
-        text_add(text, ", but the table's sampler, limiter or sizes allow no %u shards", 2 * best->shards);
-    else if (2 * best->shards > home)
-        text_add(text, ", but %u shards are more than %.3g cores", 2 * best->shards, home);
-    else
-        text_add(text, ", and more were not measured");
+    text_fini(&unused);
 }
 
 /* Chooses the number of shards: that of the file, or as many as pay. Returns the run that shows it, if it is more than one. */
-static const struct plan_run *choose_shards(const struct plan_input *input, const struct plan_choice *choice,
-                                            struct plan_broker *out)
+static const struct plan_pair *choose_shards(const struct plan_input *input, const struct plan_pair *choice,
+                                             struct plan_broker *out)
 {
     struct text text = {0};
-    const struct plan_run *refused, *best = best_shards(input, choice, &refused), *alone = NULL;
+    const struct plan_pair *refused, *best = best_shards(input, choice, &refused), *alone = NULL;
     *out = (struct plan_broker){.shards = input->fixed_shards ? input->fixed_shards : best ? best->shards : 1};
     if (input->fixed_shards) {
         explain_fixed_shards(input, plan_run_of(input, choice->actors, choice->learners, 0), &text);
@@ -291,7 +276,10 @@ static const struct plan_run *choose_shards(const struct plan_input *input, cons
             out->gain = gain_over(best, alone);
             text_add(&text, "%+.0f%% inserts/s against one; ", 100.0 * out->gain);
         }
-        explain_shards(input, best, refused, &text);
+        text_add(&text, "%s works %.0f%% of the time",
+                 best->shards > 1 ? "the busiest core thread" : "the broker's core thread", 100.0 * best->core);
+        if (more_may_pay(input, best, refused, &text))
+            text_add(&text, ", and more were not measured");
     }
     snprintf(out->reason, sizeof out->reason, "%s", text_get(&text));
     text_fini(&text);
@@ -299,12 +287,11 @@ static const struct plan_run *choose_shards(const struct plan_input *input, cons
 }
 
 /* Replaces the pair that is best with one shard by the one that was run with more. */
-static void take_shards(struct plan *plan, struct plan_model *model, const struct plan_run *run)
+static void take_shards(struct plan *plan, struct plan_model *model, const struct plan_pair *run)
 {
-    struct plan_choice alone = plan->chosen, *chosen = &plan->chosen;
+    struct plan_pair alone = plan->chosen, *chosen = &plan->chosen;
     bool best = same_pair(&plan->best, &alone);
-    plan_model_run(model, run, chosen);
-    chosen->shards = run->shards;
+    plan_model_pair(model, run->actors, run->learners, run->shards, chosen);
     if (same_pair(chosen, &alone))
         memcpy(chosen->reason, alone.reason, sizeof chosen->reason);
     else
@@ -315,19 +302,12 @@ static void take_shards(struct plan *plan, struct plan_model *model, const struc
         plan->best = *chosen;
 }
 
-/* For which share of the time the busiest core thread worked in the run of a choice; NAN: not known. */
-static double core_of(const struct plan_input *input, const struct plan_choice *choice)
-{
-    const struct plan_run *run = plan_run_of(input, choice->actors, choice->learners, choice->shards);
-    return run ? run->core : NAN;
-}
-
 /* Twice the shards get twice the processes, as far as cores, memory and the file allow. */
-static void grow_pair(const struct plan_input *input, const struct plan_run *best, struct plan_run *next)
+static void grow_pair(const struct plan_input *input, const struct plan_pair *best, struct plan_pair *next)
 {
     double used = plan_known(best->cpu), left = plan_cores(input) - plan_known(best->others);
     double factor = fmax(1.0, fmin(2.0, used > 0 ? left / used : 2.0));
-    struct plan_choice choice;
+    struct plan_pair choice;
     next->actors =
         bounded(round(best->actors * factor), input->fixed_actors, bound_of(input->max_actors, PLAN_MAX_COUNT));
     next->learners =
@@ -338,44 +318,42 @@ static void grow_pair(const struct plan_input *input, const struct plan_run *bes
     next->learners = best->learners;
 }
 
-bool plan_next_shards(const struct plan_input *input, struct plan_run *next)
+bool plan_next_shards(const struct plan_input *input, struct plan_pair *next)
 {
     struct plan plan;
     struct plan_input alone = *input;
     alone.fixed_shards = 1;
     if (input->fixed_shards || input->n_runs == PLAN_MAX_RUNS || plan_solve(&alone, &plan, NULL) != RP_OK)
         return false;
-    const struct plan_run *refused, *best = best_shards(input, &plan.chosen, &refused);
-    *next = (struct plan_run){.shards = 1, .actors = plan.chosen.actors, .learners = plan.chosen.learners};
+    const struct plan_pair *refused, *best = best_shards(input, &plan.chosen, &refused);
+    *next = (struct plan_pair){.shards = 1, .actors = plan.chosen.actors, .learners = plan.chosen.learners};
     if (!best)
         return true;
+    struct text unused = {0};
+    bool more = more_may_pay(input, best, refused, &unused);
+    text_fini(&unused);
     next->shards = 2 * best->shards;
-    if (refused || !is_short(input, best) || next->shards > input->most_shards ||
-        next->shards > input->hosts[PLAN_HOME].cores)
-        return false;
-    grow_pair(input, best, next);
-    return true;
+    if (more)
+        grow_pair(input, best, next);
+    return more;
 }
 
 /* ---- the plan ---- */
 
-/* The largest count of a side that fits beside the chosen count of the other one: a bound for resizing. */
-static uint32_t most(struct plan_model *model, const struct plan_choice *chosen, bool actors)
+/* The largest number of actors whose memory fits beside the chosen learners: a bound for resizing. */
+static uint32_t most_actors(struct plan_model *model, const struct plan_pair *chosen)
 {
-    const struct plan_input *input = model->input;
-    uint32_t now = actors ? chosen->actors : chosen->learners;
-    uint32_t count =
-        actors ? bound_of(input->max_actors, plan_actors_room(input)) : bound_of(input->max_learners, MOST_LEARNERS);
-    for (; count > now; count--) {
-        struct plan_choice choice;
-        plan_model_pair(model, actors ? count : chosen->actors, actors ? chosen->learners : count, &choice);
-        if (plan_fits(input, &choice))
+    uint32_t count = chosen->actors, bound = bound_of(model->input->max_actors, PLAN_MAX_COUNT);
+    for (; count < bound; count++) {
+        struct plan_pair more;
+        plan_model_pair(model, count + 1, chosen->learners, 0, &more);
+        if (!plan_fits(model->input, &more))
             break;
     }
-    return count > now ? count : now;
+    return count;
 }
 
-static rp_status nothing_fits(const struct plan_choice *smallest, const struct plan_input *input, rp_error *err)
+static rp_status nothing_fits(const struct plan_pair *smallest, const struct plan_input *input, rp_error *err)
 {
     struct text text = {0};
     add_memory(&text, "need", input, smallest);
@@ -394,15 +372,13 @@ static void fill_plan(struct plan_model *model, const struct search *found, cons
     out->chosen = wished->chosen;
     out->best = found->any ? found->chosen : wished->chosen;
     explain_chosen(input, &out->chosen, wished);
-    const struct plan_run *more = choose_shards(input, &out->chosen, &out->broker);
+    const struct plan_pair *more = choose_shards(input, &out->chosen, &out->broker);
     if (more)
         take_shards(out, model, more);
     /* A side that waits while the core thread is busy waits for the broker, and not for the other side. */
-    if (out->chosen.bottleneck != PLAN_CORES && out->chosen.bottleneck != PLAN_MEMORY &&
-        core_of(input, &out->chosen) >= CORE_FULL)
+    if (out->chosen.bottleneck != PLAN_CORES && out->chosen.bottleneck != PLAN_MEMORY && out->chosen.core >= CORE_FULL)
         out->chosen.bottleneck = PLAN_BROKER;
-    out->most_actors = most(model, &out->chosen, true);
-    out->most_learners = most(model, &out->chosen, false);
+    out->most_actors = most_actors(model, &out->chosen);
 }
 
 rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error *err)
@@ -431,112 +407,65 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
 /* ---- which pair to run next ---- */
 
 /* The formula only says where to begin: with the smallest pair that is expected to come near the highest rate. From there the waits of
- * the best run say where to go:
- *
- *   1. where cores are free, more of the side for which the other side waits; of both, if neither waits
- *   2. of a side that waits, only as many as its working time takes; half of the actors, where all cores are busy; one learner fewer
- *   3. many actors, where cores are free
- *   4. the best run once more: one run can win by luck
- *
- * A pair that was run, or of which runs show that it gains nothing, is not worth its seconds. */
+ * the best run say where to go. */
 
 #define WAITS 0.1     /* a side that waits for a smaller share of the time is busy */
 #define MORE 2.0      /* no run has more than this many times the processes of the run before */
 #define SATURATED 0.9 /* share of the cores from which on the cores bound a run */
-#define CROWD 4u      /* this many times the actors count as a crowd */
+#define CROWD 4.0     /* this many times the actors count as a crowd */
 #define FREE 0.5      /* share of the cores in use below which a crowd is tried */
 
-struct next {
-    const struct plan_input *input;
-    const struct plan_run *best; /* the run that the plan chooses if it is the last */
-};
-
-static double idle(double share)
+static double share_of(double share)
 {
     return isfinite(share) ? fmin(1, fmax(0, share)) : 0;
 }
 
-static bool is_full(const struct plan_input *input, const struct plan_run *run)
-{
-    return plan_known(run->cpu) + plan_known(run->others) >= SATURATED * plan_cores(input);
-}
-
-/* True if a run shows that the pair gains nothing: it had no fewer processes of one side and fewer of the other, and that
- * other side still waited. */
-static bool gains_nothing(const struct plan_input *input, const struct plan_run *pair)
-{
-    for (uint32_t i = 0; i < input->n_runs; i++) {
-        const struct plan_run *run = &input->runs[i];
-        if ((run->learners >= pair->learners && run->actors < pair->actors && run->actor_idle > WAITS) ||
-            (run->actors >= pair->actors && run->learners < pair->learners && run->learner_idle > WAITS))
-            return true;
-    }
-    return false;
-}
-
 /* Fills in the pair within bounds. False: it was run, or does not fit. */
-static bool is_new(const struct next *self, double actors, double learners, struct plan_run *pair)
+static bool is_new(const struct plan_input *input, double actors, double learners, struct plan_pair *pair)
 {
-    const struct plan_input *input = self->input;
-    struct plan_choice choice;
+    struct plan_pair choice;
     pair->actors = bounded(actors, input->fixed_actors, bound_of(input->max_actors, PLAN_MAX_COUNT));
     pair->learners = bounded(learners, input->fixed_learners, bound_of(input->max_learners, MOST_LEARNERS));
     return !plan_run_of(input, pair->actors, pair->learners, 0) &&
            plan_predict(input, pair->actors, pair->learners, &choice) && plan_fits(input, &choice);
 }
 
-static bool grow_from(const struct next *self, const struct plan_run *run, struct plan_run *pair)
+/* Finds what is worth a run after the best one so far. False: nothing is. */
+static bool next_after(const struct plan_input *input, const struct plan_pair *best, struct plan_pair *next)
 {
-    double actors = idle(run->actor_idle), learners = idle(run->learner_idle);
-    double more = plan_known(run->cpu) > 0 ? fmin(MORE, plan_cores(self->input) / run->cpu) : MORE;
-    bool both = fabs(actors - learners) < WAITS;
-    double more_actors = both ? more : learners > actors ? fmin(more, 1 / (1 - learners)) : 1;
-    double more_learners = both ? more : actors > learners ? fmin(more, 1 / (1 - actors)) : 1;
-    return !is_full(self->input, run) &&
-           is_new(self, ceil(run->actors * more_actors), ceil(run->learners * more_learners), pair) &&
-           !gains_nothing(self->input, pair);
-}
-
-/* A second learner that gains nothing does not show that a third one does not: only the second costs an exchange of
- * gradients that a learner alone does not need. */
-static bool grow(const struct next *self, struct plan_run *pair)
-{
-    const struct plan_run *best = self->best, *runs = self->input->runs;
-    for (uint32_t i = self->input->n_runs; i-- > 0;)
-        if (runs[i].shards == best->shards &&
-            (&runs[i] == best || (runs[i].actors >= best->actors && runs[i].learners > best->learners)) &&
-            grow_from(self, &runs[i], pair))
+    double x = best->actors, y = best->learners, cores = plan_cores(input), used = plan_known(best->cpu);
+    double actors = share_of(best->waits.actor[IDLE_CREDIT]), learners = share_of(best->waits.learner[IDLE_SAMPLE]);
+    double more = used > 0 ? fmin(MORE, cores / used) : MORE;
+    bool full = used + plan_known(best->others) >= SATURATED * cores, both = fabs(actors - learners) < WAITS;
+    double held = full ? fmax(actors, 0.5) : actors;
+    const struct {
+        bool worth;
+        double actors, learners;
+    } pairs[] = {
+        /* Where cores are free, more of the side for which the other side waits; of both, if neither waits. */
+        {!full,
+         ceil(x * (both                ? more
+                   : learners > actors ? fmin(more, 1 / (1 - learners))
+                                       : 1)),
+         ceil(y * (both                ? more
+                   : actors > learners ? fmin(more, 1 / (1 - actors))
+                                       : 1))},
+        /* Of a side that waits, only as many as its working time takes; half of the actors, where all cores are busy. */
+        {true, held > WAITS ? ceil(x * (1 - held)) : x, learners > WAITS ? ceil(y * (1 - learners)) : y},
+        {true, x, y - 1},
+        /* A machine whose idle cores wake slowly is faster with more processes, even if they wait. Only a run can show that. */
+        {used > 0 && used < FREE * cores && CROWD * x <= cores, floor(cores), y},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        if (pairs[i].worth && is_new(input, pairs[i].actors, pairs[i].learners, next))
             return true;
-    return false;
+    /* The best run once more: one run can win by luck. */
+    next->actors = best->actors;
+    next->learners = best->learners;
+    return best->runs < 2;
 }
 
-static bool shrink(const struct next *self, struct plan_run *pair)
-{
-    const struct plan_run *best = self->best;
-    double actors = idle(best->actor_idle), learners = idle(best->learner_idle);
-    if (is_full(self->input, best))
-        actors = fmax(actors, 0.5);
-    double fewer_actors = actors > WAITS ? ceil(best->actors * (1 - actors)) : best->actors;
-    double fewer_learners = learners > WAITS ? ceil(best->learners * (1 - learners)) : best->learners;
-    return is_new(self, fewer_actors, fewer_learners, pair) || is_new(self, best->actors, best->learners - 1.0, pair);
-}
-
-/* A machine whose idle cores wake slowly is faster with more processes, even if they wait. Only a run can show that:
- * one actor for each core, if cores are free. */
-static bool crowd(const struct next *self, struct plan_run *pair)
-{
-    const struct plan_input *input = self->input;
-    const struct plan_run *best = self->best;
-    double cores = plan_cores(input);
-    if (!is_new(self, floor(cores), best->learners, pair) || !(plan_known(best->cpu) > 0) || best->cpu >= FREE * cores)
-        return false;
-    for (uint32_t i = 0; i < input->n_runs; i++)
-        if (CROWD * input->runs[i].actors > pair->actors && input->runs[i].learners == best->learners)
-            return false;
-    return true;
-}
-
-bool plan_next(const struct plan_input *input, struct plan_run *next)
+bool plan_next(const struct plan_input *input, struct plan_pair *next)
 {
     struct plan plan;
     struct plan_input alone = *input;
@@ -546,18 +475,11 @@ bool plan_next(const struct plan_input *input, struct plan_run *next)
         pairs += input->runs[i].shards == alone.fixed_shards;
     if (pairs >= PLAN_MAX_PAIRS || plan_solve(&alone, &plan, NULL) != RP_OK)
         return false;
-    *next =
-        (struct plan_run){.actors = plan.chosen.actors, .learners = plan.chosen.learners, .shards = alone.fixed_shards};
-    const struct next self = {.input = &alone, .best = plan_run_of(&alone, next->actors, next->learners, 0)};
-    if (!self.best)
+    *next = (struct plan_pair){
+        .actors = plan.chosen.actors, .learners = plan.chosen.learners, .shards = alone.fixed_shards};
+    if (plan.chosen.runs == 0)
         return true;
-    if (input->fixed_actors && input->fixed_learners)
-        return false;
-    if (grow(&self, next) || shrink(&self, next) || crowd(&self, next))
-        return true;
-    next->actors = self.best->actors;
-    next->learners = self.best->learners;
-    return self.best->runs < 2;
+    return !(input->fixed_actors && input->fixed_learners) && next_after(&alone, &plan.chosen, next);
 }
 
 /* ---- which host does what ---- */
@@ -580,7 +502,7 @@ static const char *reason_of(const struct plan_input *input, const struct row *r
                                          : "learners only";
     if (site->actors == 0)
         return site->learners > 0 ? "actors add more elsewhere" : "not needed: actors add more elsewhere";
-    if (!(plan_known(input->hosts[host->kind].actor.rate) > 0))
+    if (!plan_example(input, row->first))
         return "taken to be like a host that was measured";
     bool full = host->cores > 0 && site->used >= NEARLY_ALL * host->cores;
     return full ? "actors add most here: all its cores are busy" : "actors add most here";
@@ -589,8 +511,9 @@ static const char *reason_of(const struct plan_input *input, const struct row *r
 static bool belongs(const struct plan_input *input, const struct plan_site *site, const struct row *row, uint32_t host)
 {
     const struct plan_host *a = &input->hosts[row->first], *b = &input->hosts[host];
-    return input->n_hosts > MANY_HOSTS && row->first != PLAN_HOME && a->kind == b->kind && a->actors == b->actors &&
-           a->learners == b->learners && row->site.learners == site->learners && row->site.actors == site->actors;
+    return input->n_hosts > MANY_HOSTS && row->first != PLAN_HOME && strcmp(a->kind, b->kind) == 0 &&
+           a->actors == b->actors && a->learners == b->learners && row->site.learners == site->learners &&
+           row->site.actors == site->actors;
 }
 
 static void print_row(const struct plan_input *input, const struct row *row, struct grid *grid)
@@ -608,7 +531,7 @@ static void print_row(const struct plan_input *input, const struct row *row, str
     grid_add(grid, reason_of(input, row));
 }
 
-static void print_where(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+static void print_where(const struct plan_pair *choice, const struct plan_input *input, FILE *out)
 {
     static const char *const titles[] = {"where", ">actors", ">learners", ">cores used", "why"};
     struct plan_site *sites = need_alloc(input->n_hosts * sizeof *sites);
@@ -638,7 +561,7 @@ static const char *const bottlenecks[PLAN_BOTTLENECKS] = {
     [PLAN_BALANCED] = "none (actors and learners are in balance)",
 };
 
-static void print_bottleneck(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+static void print_bottleneck(const struct plan_pair *choice, const struct plan_input *input, FILE *out)
 {
     bool actors = choice->bottleneck == PLAN_MAX_ACTORS;
     fprintf(out, "  bottleneck: ");
@@ -649,7 +572,7 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
     else if (choice->bottleneck == PLAN_BROKER)
         fprintf(out,
                 "the broker (the busiest core thread works %.0f%% of the time; more processes would change nothing)\n",
-                100 * core_of(input, choice));
+                100 * choice->core);
     else if (actors || choice->bottleneck == PLAN_MAX_LEARNERS)
         fprintf(out, "the %s: plan.max_%s allows %u (a larger bound lets the plan try more)\n",
                 actors ? "actors" : "learners", actors ? "actors" : "learners",
@@ -659,30 +582,29 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
 }
 
 /* "actors 13% (credit 12%, counters 1%), learners 5% (sample 5%) of the time". */
-static void print_waits(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
+static void print_waits(const struct plan_pair *choice, FILE *out)
 {
-    struct idle_shares waits = plan_waits(choice, input);
     char actors[128], learners[128];
-    idle_words(waits.actor, actors, sizeof actors);
-    idle_words(waits.learner, learners, sizeof learners);
+    idle_words(choice->waits.actor, actors, sizeof actors);
+    idle_words(choice->waits.learner, learners, sizeof learners);
     fprintf(out, "  waiting     actors %.0f%%%s%s%s, learners %.0f%%%s%s%s of the time\n",
-            100 * plan_actor_idle(choice, input), actors[0] ? " (" : "", actors, actors[0] ? ")" : "",
-            100 * plan_learner_idle(choice, input), learners[0] ? " (" : "", learners, learners[0] ? ")" : "");
+            100 * plan_actor_idle(choice), actors[0] ? " (" : "", actors, actors[0] ? ")" : "",
+            100 * plan_learner_idle(choice), learners[0] ? " (" : "", learners, learners[0] ? ")" : "");
 }
 
-static void print_choice(const struct plan_choice *choice, const struct plan_broker *broker,
+static void print_choice(const struct plan_pair *choice, const struct plan_broker *broker,
                          const struct plan_input *input, FILE *out)
 {
     format_buffer text, have;
     double cores = plan_cores(input), memory = plan_memory(input);
     fprintf(out, "plan: %u actor%s, %u learner%s%s\n", choice->actors, plural(choice->actors), choice->learners,
-            plural(choice->learners), choice->measured ? " (measured together)" : "");
+            plural(choice->learners), choice->runs > 0 ? " (measured together)" : "");
     fprintf(out, "  inserts     %s\n", format_rate(text, choice->inserts));
     fprintf(out, "  samples     %s", format_rate(text, choice->samples));
     if (input->spi > 0)
         fprintf(out, ", %.4g per insert", input->spi);
     fputc('\n', out);
-    print_waits(choice, input, out);
+    print_waits(choice, out);
     print_bottleneck(choice, input, out);
     fprintf(out, "  processor   %.*g of %.*g core%s\n", choice->cpu < 100 ? 2 : 4, choice->cpu, cores < 1000 ? 3 : 6,
             cores, cores == 1 ? "" : "s");
@@ -692,12 +614,11 @@ static void print_choice(const struct plan_choice *choice, const struct plan_bro
     fprintf(out, "\n  because     %s\n", choice->reason);
     if (broker->shards > 0)
         fprintf(out, "  shards      %u: %s\n", broker->shards, broker->reason);
-    const struct plan_run *run = plan_run_of(input, choice->actors, choice->learners, choice->shards);
-    if (run && run->others > 0)
+    if (choice->others > 0)
         fprintf(out,
                 "  disturbed   other programs took %.2g of %.3g cores while this was measured: plan again (--again) "
                 "when they are done\n",
-                run->others, input->hosts[PLAN_HOME].cores);
+                choice->others, input->hosts[PLAN_HOME].cores);
 }
 
 static void add_share(struct grid *grid, double share)
@@ -716,14 +637,14 @@ static void print_runs(const struct plan_input *input, FILE *out)
         return;
     grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
     for (uint32_t i = 0; i < input->n_runs; i++) {
-        const struct plan_run *run = &input->runs[i];
+        const struct plan_pair *run = &input->runs[i];
         grid_addf(&grid, "%u", run->actors);
         grid_addf(&grid, "%u", run->learners);
         grid_addf(&grid, "%u", run->shards);
         grid_add(&grid, format_rate(text, run->inserts));
         grid_add(&grid, format_rate(text, run->samples));
-        add_share(&grid, run->actor_idle);
-        add_share(&grid, run->learner_idle);
+        add_share(&grid, run->waits.actor[IDLE_CREDIT]);
+        add_share(&grid, run->waits.learner[IDLE_SAMPLE]);
         grid_addf(&grid, "%.2f", run->cpu);
         add_share(&grid, run->core);
     }

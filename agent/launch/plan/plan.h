@@ -21,20 +21,19 @@ struct plan_broker {
 };
 
 struct plan {
-    struct plan_choice chosen;
+    struct plan_pair chosen;
     struct plan_broker broker;
-    struct plan_choice
-        best; /* what auto would choose, without a reason; not the chosen one if the file gives a number */
-    uint32_t most_actors, most_learners; /* bounds for resizing: the largest counts that fit */
+    struct plan_pair best; /* what auto would choose, without a reason; not the chosen one if the file gives a number */
+    uint32_t most_actors;  /* bound for resizing: the largest count that fits beside the chosen learners */
 };
 
 /* RP_INVALID_ARGUMENT: no pair fits ("1 actor and 1 learner need 3.2 GiB of 2 GiB ..."). A count of the file that does not fit is kept,
  * and its reason says so. */
 rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error *err);
 /* Finds the pair that is worth a run, perhaps one that was run before: fills in actors, learners and shards of *next. False: none is. */
-bool plan_next(const struct plan_input *input, struct plan_run *next);
+bool plan_next(const struct plan_input *input, struct plan_pair *next);
 /* The same for runs that say how many shards pay: the pair that is best with one shard, then more shards with more processes. */
-bool plan_next_shards(const struct plan_input *input, struct plan_run *next);
+bool plan_next_shards(const struct plan_input *input, struct plan_pair *next);
 /* Prints counts, predictions, bottleneck, memory, a comparison with the counts of the file, and what was run. */
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out);
 /* As format_bytes, for a number that was measured or read. */

@@ -8,40 +8,42 @@
 #include "proto/base/json_map.h"
 #include "proto/base/need.h"
 
-#define MOST_BYTES 1e18
 #define MOST_HOSTS 4096u
 
 #define COUNT(owner, member) JSON_ROW(struct owner, member)
 #define REAL(owner, member) JSON_REAL(struct owner, member, NAN)
-#define SHARE(side, cause, which) JSON_ROW_AS(#side "_idle_" #cause, struct plan_run, waits.side[which], NAN)
+#define SHARE(name, side, cause) JSON_ROW_AS(name, struct plan_pair, waits.side[cause], NAN)
 
 static const struct json_row unit_rows[] = {
     REAL(plan_unit, rate), REAL(plan_unit, cpu), REAL(plan_unit, broker_cpu), REAL(plan_unit, memory), {0},
 };
-static const struct json_row run_rows[] = {
-    COUNT(plan_run, actors),
-    COUNT(plan_run, learners),
-    COUNT(plan_run, shards),
-    REAL(plan_run, inserts),
-    REAL(plan_run, samples),
-    REAL(plan_run, actor_idle),
-    REAL(plan_run, learner_idle),
-    REAL(plan_run, cpu),
-    REAL(plan_run, others),
-    REAL(plan_run, core),
-    REAL(plan_run, home),
-    COUNT(plan_run, runs),
-    SHARE(actor, parameters, IDLE_PARAMETERS),
-    SHARE(actor, counters, IDLE_COUNTERS),
-    SHARE(learner, parameters, IDLE_PARAMETERS),
-    SHARE(learner, reduce, IDLE_REDUCE),
-    SHARE(learner, updates, IDLE_UPDATES),
-    SHARE(learner, counters, IDLE_COUNTERS),
+static const struct json_row pair_rows[] = {
+    COUNT(plan_pair, actors),
+    COUNT(plan_pair, learners),
+    COUNT(plan_pair, shards),
+    COUNT(plan_pair, runs),
+    REAL(plan_pair, inserts),
+    REAL(plan_pair, samples),
+    SHARE("actor_idle", actor, IDLE_CREDIT),
+    SHARE("actor_idle_parameters", actor, IDLE_PARAMETERS),
+    SHARE("actor_idle_counters", actor, IDLE_COUNTERS),
+    SHARE("learner_idle", learner, IDLE_SAMPLE),
+    SHARE("learner_idle_parameters", learner, IDLE_PARAMETERS),
+    SHARE("learner_idle_reduce", learner, IDLE_REDUCE),
+    SHARE("learner_idle_updates", learner, IDLE_UPDATES),
+    SHARE("learner_idle_counters", learner, IDLE_COUNTERS),
+    REAL(plan_pair, cpu),
+    REAL(plan_pair, others),
+    REAL(plan_pair, core),
+    REAL(plan_pair, home),
+    REAL(plan_pair, memory),
+    JSON_WORD(struct plan_pair, bottleneck, plan_bottleneck_names, PLAN_UNKNOWN),
+    JSON_ROW(struct plan_pair, reason),
     {0},
 };
 static const struct json_row host_rows[] = {
     JSON_ROW(struct plan_host, name),
-    COUNT(plan_host, kind),
+    JSON_ROW(struct plan_host, kind),
     REAL(plan_host, cores),
     REAL(plan_host, memory),
     JSON_ROW(struct plan_host, actors),
@@ -60,7 +62,7 @@ static const struct json_row input_rows[] = {
     COUNT(plan_input, max_learners),
     COUNT(plan_input, most_shards),
     JSON_OBJECT(struct plan_input, learner, unit_rows),
-    JSON_LIST(struct plan_input, runs, n_runs, run_rows),
+    JSON_LIST(struct plan_input, runs, n_runs, pair_rows),
     JSON_POINTER(struct plan_input, hosts, n_hosts, host_rows, MOST_HOSTS),
     {0},
 };
@@ -81,25 +83,10 @@ static const struct json_row part_rows[] = {
     COUNT(part, learners),
     {0},
 };
-static const struct json_row choice_rows[] = {
-    COUNT(plan_choice, actors),
-    COUNT(plan_choice, learners),
-    REAL(plan_choice, inserts),
-    REAL(plan_choice, samples),
-    REAL(plan_choice, actor_idle),
-    REAL(plan_choice, learner_idle),
-    REAL(plan_choice, cpu),
-    REAL(plan_choice, memory),
-    JSON_ROW(struct plan_choice, measured),
-    JSON_ROW(struct plan_choice, reason),
-    JSON_WORD(struct plan_choice, bottleneck, plan_bottleneck_names, PLAN_ACTORS),
-    {0},
-};
 static const struct json_row plan_rows[] = {
     COUNT(plan, most_actors),
-    COUNT(plan, most_learners),
-    JSON_OBJECT(struct plan, chosen, choice_rows),
-    JSON_OBJECT(struct plan, best, choice_rows),
+    JSON_OBJECT(struct plan, chosen, pair_rows),
+    JSON_OBJECT(struct plan, best, pair_rows),
     JSON_OBJECT(struct plan, broker, broker_rows),
     {0},
 };
@@ -107,7 +94,7 @@ static const struct json_row plan_rows[] = {
 /* ---- writing ---- */
 
 /* The counts of the chosen pair for each host. */
-static struct json_object *parts_object(const struct plan_choice *chosen, const struct plan_input *input)
+static struct json_object *parts_object(const struct plan_pair *chosen, const struct plan_input *input)
 {
     uint32_t n = input->n_hosts, *counts = need_alloc((size_t)n * 2 * sizeof *counts);
     struct json_object *list = json_object_new_array();
@@ -134,25 +121,12 @@ char *plan_to_json(const struct plan *self, const struct plan_input *input)
 
 /* ---- reading ---- */
 
-/* The first host of a kind has what was measured, and its kind is its own index. */
-static bool check_hosts(struct plan_input *out)
-{
-    for (uint32_t i = 0; i < out->n_hosts; i++) {
-        struct plan_host *host = &out->hosts[i];
-        if (host->kind > i || out->hosts[host->kind].kind != host->kind)
-            return false;
-        /* Bytes: later code converts them to an integer. */
-        host->memory = fmin(plan_known(host->memory), MOST_BYTES);
-    }
-    return out->n_hosts > 0;
-}
-
 static bool read_input(struct json_object *root, struct plan_input *out)
 {
     struct json_object *object = NULL;
     *out = (struct plan_input){0};
     bool good = json_object_is_type(root, json_type_object) && json_object_object_get_ex(root, "input", &object) &&
-                json_map_read(object, input_rows, out) && check_hosts(out) && out->fixed_actors <= PLAN_MAX_COUNT &&
+                json_map_read(object, input_rows, out) && out->fixed_actors <= PLAN_MAX_COUNT &&
                 out->fixed_learners <= PLAN_MAX_COUNT && plan_input_check(out, NULL) == RP_OK;
     if (!good)
         plan_input_free(out);
@@ -173,12 +147,10 @@ bool plan_from_json(const char *text, struct plan *out, struct plan_input *input
     *out = (struct plan){0};
     bool good = read_input(root, input);
     if (good && !(json_map_read(root, plan_rows, out) && plan_is_count(out->chosen.actors) &&
-                  plan_is_count(out->chosen.learners) && plan_is_count(out->most_actors) &&
-                  plan_is_count(out->most_learners))) {
+                  plan_is_count(out->chosen.learners) && plan_is_count(out->most_actors))) {
         plan_input_free(input);
         good = false;
     }
-    out->chosen.shards = out->broker.shards;
     json_object_put(root);
     return good;
 }

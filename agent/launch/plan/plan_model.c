@@ -11,8 +11,10 @@
 #define BALANCED 0.03 /* sides whose rates differ by less are in balance */
 #define ALL_BUSY 0.95 /* share of the cores from which on a run counts as full */
 #define ROUNDS 40
+#define MOST_BYTES 1e18 /* a number of a file becomes an integer */
 
 const char *const plan_bottleneck_names[PLAN_BOTTLENECKS] = {
+    [PLAN_UNKNOWN] = "",
     [PLAN_ACTORS] = "actors",
     [PLAN_LEARNERS] = "learners",
     [PLAN_CORES] = "cores",
@@ -56,36 +58,35 @@ double plan_cores(const struct plan_input *input)
 
 double plan_memory(const struct plan_input *input)
 {
-    return sum_of(input, true);
+    return fmin(sum_of(input, true), MOST_BYTES);
+}
+
+const struct plan_host *plan_example(const struct plan_input *input, uint32_t host)
+{
+    for (uint32_t i = 0; i < input->n_hosts; i++)
+        if (plan_known(input->hosts[i].actor.rate) > 0 && strcmp(input->hosts[i].kind, input->hosts[host].kind) == 0)
+            return &input->hosts[i];
+    return NULL;
 }
 
 struct plan_unit plan_actor_on(const struct plan_input *input, uint32_t host)
 {
-    const struct plan_host *hosts = input->hosts;
-    uint32_t kind = hosts[host].kind, best = host;
-    double nearest = INFINITY;
-    if (kind < input->n_hosts && plan_known(hosts[kind].actor.rate) > 0)
-        return hosts[kind].actor;
+    const struct plan_host *hosts = input->hosts, *best = plan_example(input, host);
+    double nearest = best ? -1 : INFINITY;
     for (uint32_t i = 0; i < input->n_hosts; i++) {
         /* Home is measured without a network: another host is the better example. */
         double apart = fabs(plan_known(hosts[i].cores) - plan_known(hosts[host].cores)) + (i == PLAN_HOME ? 1e6 : 0);
         if (plan_known(hosts[i].actor.rate) > 0 && apart < nearest) {
             nearest = apart;
-            best = i;
+            best = &hosts[i];
         }
     }
-    return hosts[best].actor;
+    return best ? best->actor : hosts[host].actor;
 }
 
-uint32_t plan_actors_room(const struct plan_input *input)
+uint32_t plan_shards(const struct plan_input *input)
 {
-    double sum = 0;
-    for (uint32_t i = 0; i < input->n_hosts; i++) {
-        double takes = plan_known(plan_actor_on(input, i).cpu);
-        if (input->hosts[i].actors)
-            sum += fmax(1, floor(plan_known(input->hosts[i].cores) / (takes > 0 ? fmin(takes, ONE_CORE) : ONE_CORE)));
-    }
-    return (uint32_t)fmin(sum, PLAN_MAX_COUNT);
+    return input->fixed_shards ? input->fixed_shards : 1;
 }
 
 rp_status plan_input_check(const struct plan_input *input, rp_error *err)
@@ -97,8 +98,6 @@ rp_status plan_input_check(const struct plan_input *input, rp_error *err)
         return err_set(err, RP_INVALID_ARGUMENT, nothing, "actors");
     if (!(plan_known(input->learner.rate) > 0))
         return err_set(err, RP_INVALID_ARGUMENT, nothing, "learners");
-    if (input->n_runs > PLAN_MAX_RUNS)
-        return err_set(err, RP_INVALID_ARGUMENT, "%u runs are more than %u", input->n_runs, PLAN_MAX_RUNS);
     for (uint32_t i = 0; i < input->n_runs; i++)
         if (!plan_is_count(input->runs[i].actors) || !plan_is_count(input->runs[i].learners))
             return err_set(err, RP_INVALID_ARGUMENT, "a run had %u actors and %u learners, not 1 to %u of each",
@@ -311,41 +310,27 @@ static double cores_at(const struct plan_model *self, const struct costs *costs,
            inserts * self->input->spi * (costs->sample + costs->broker_sample);
 }
 
-/* Finds the machine with the least room. */
-static void fill_memory(const struct plan_model *self, struct plan_choice *out)
-{
-    double worst = -1;
-    for (uint32_t i = 0; i < self->input->n_hosts; i++) {
-        double have = plan_known(self->input->hosts[i].memory), need = self->sites[i].memory;
-        double share = have > 0 ? need / have : 0;
-        out->memory += need;
-        if (share > worst) {
-            worst = share;
-            out->tight = i;
-            out->tight_memory = need;
-        }
-    }
-}
-
-static void formula(const struct plan_model *self, struct plan_choice *out)
+/* Computes a pair. */
+static void formula(const struct plan_model *self, struct plan_pair *out)
 {
     const struct plan_input *input = self->input;
     const struct costs costs = costs_of(self);
     double by_learners = input->spi > 0 ? self->learners * input->learner.rate / input->spi : INFINITY;
     double by_actors = costs.could, sides = fmin(by_actors, by_learners);
     double rate = within_cores(self, &costs, sides);
-    *out =
-        (struct plan_choice){.actors = self->actors,
-                             .learners = self->learners,
-                             .inserts = rate,
-                             .samples = input->spi > 0 ? rate * input->spi : self->learners * input->learner.rate,
-                             /* An insert costs the mean of all hosts: a little more or less than where it is made. */
-                             .cpu = fmin(cores_at(self, &costs, rate), plan_cores(input))};
-    fill_memory(self, out);
+    *out = (struct plan_pair){.actors = self->actors,
+                              .learners = self->learners,
+                              .shards = plan_shards(input),
+                              .inserts = rate * self->scale,
+                              .samples = self->scale *
+                                         (input->spi > 0 ? rate * input->spi : self->learners * input->learner.rate),
+                              /* An insert costs the mean of all hosts: a little more or less than where it is made. */
+                              .cpu = fmin(cores_at(self, &costs, rate), plan_cores(input)),
+                              .core = NAN};
     if (by_actors > sides)
-        out->actor_idle = 1 - sides / by_actors;
+        out->waits.actor[IDLE_CREDIT] = 1 - sides / by_actors;
     else if (isfinite(by_learners))
-        out->learner_idle = 1 - sides / by_learners;
+        out->waits.learner[IDLE_SAMPLE] = 1 - sides / by_learners;
     if (rate < sides)
         out->bottleneck = PLAN_CORES;
     else if (fabs(by_actors - by_learners) <= BALANCED * fmax(by_actors, by_learners))
@@ -356,15 +341,10 @@ static void formula(const struct plan_model *self, struct plan_choice *out)
 
 /* ---- runs ---- */
 
-uint32_t plan_shards(const struct plan_input *input)
-{
-    return input->fixed_shards ? input->fixed_shards : 1;
-}
-
-const struct plan_run *plan_run_of(const struct plan_input *input, uint32_t actors, uint32_t learners, uint32_t shards)
+const struct plan_pair *plan_run_of(const struct plan_input *input, uint32_t actors, uint32_t learners, uint32_t shards)
 {
     for (uint32_t i = 0; i < input->n_runs; i++) {
-        const struct plan_run *run = &input->runs[i];
+        const struct plan_pair *run = &input->runs[i];
         if (run->actors == actors && run->learners == learners && run->shards == (shards ? shards : plan_shards(input)))
             return run;
     }
@@ -377,9 +357,9 @@ static double mean_with(double mean, double value, uint32_t n)
     return isfinite(mean) && isfinite(value) ? mean + (value - mean) / (n + 1) : isfinite(mean) ? mean : value;
 }
 
-bool plan_add_run(struct plan_input *input, const struct plan_run *run)
+bool plan_add_run(struct plan_input *input, const struct plan_pair *run)
 {
-    const struct plan_run *same = plan_run_of(input, run->actors, run->learners, run->shards);
+    const struct plan_pair *same = plan_run_of(input, run->actors, run->learners, run->shards);
     if (!same && input->n_runs == PLAN_MAX_RUNS)
         return false;
     if (!same) {
@@ -387,50 +367,72 @@ bool plan_add_run(struct plan_input *input, const struct plan_run *run)
         input->runs[input->n_runs++].runs = 1;
         return true;
     }
-    struct plan_run *known = &input->runs[same - input->runs];
-    uint32_t n = known->runs ? known->runs : 1;
+    struct plan_pair *known = &input->runs[same - input->runs];
+    uint32_t n = known->runs++;
     known->inserts = mean_with(known->inserts, run->inserts, n);
     known->samples = mean_with(known->samples, run->samples, n);
-    known->actor_idle = mean_with(known->actor_idle, run->actor_idle, n);
-    known->learner_idle = mean_with(known->learner_idle, run->learner_idle, n);
     known->cpu = mean_with(known->cpu, run->cpu, n);
     known->others = mean_with(known->others, run->others, n);
     known->core = mean_with(known->core, run->core, n);
     known->home = mean_with(known->home, run->home, n);
-    known->waits = run->waits;
-    known->runs = n + 1;
+    for (int i = 0; i < IDLE_CAUSES; i++) {
+        known->waits.actor[i] = mean_with(known->waits.actor[i], run->waits.actor[i], n);
+        known->waits.learner[i] = mean_with(known->waits.learner[i], run->waits.learner[i], n);
+    }
     return true;
 }
 
 /* Idle shares say which side waits, and the formula says whether the other side is bound by its machines. */
-static enum plan_bottleneck bottleneck_of(const struct plan_input *input, const struct plan_choice *choice)
+static enum plan_bottleneck bottleneck_of(const struct plan_input *input, const struct plan_pair *pair)
 {
-    if (input->n_hosts > 1 && choice->bottleneck == PLAN_CORES)
-        return PLAN_CORES;
-    double apart = choice->actor_idle - choice->learner_idle;
-    if (choice->cpu >= ALL_BUSY * plan_cores(input))
+    double apart = pair->waits.actor[IDLE_CREDIT] - pair->waits.learner[IDLE_SAMPLE];
+    if ((input->n_hosts > 1 && pair->bottleneck == PLAN_CORES) || pair->cpu >= ALL_BUSY * plan_cores(input))
         return PLAN_CORES;
     if (fabs(apart) <= BALANCED)
         return PLAN_BALANCED;
     return apart > 0 ? PLAN_LEARNERS : PLAN_ACTORS;
 }
 
-static void take_run(const struct plan_input *input, const struct plan_run *run, struct plan_choice *out)
+/* Replaces what is computed for a pair by what its run gave, as far as that is known. */
+static void take_run(const struct plan_input *input, const struct plan_pair *run, struct plan_pair *out)
 {
-    out->measured = true;
+    const struct plan_pair computed = *out;
+    double *actors = &out->waits.actor[IDLE_CREDIT], *learners = &out->waits.learner[IDLE_SAMPLE];
+    *out = *run;
+    out->bottleneck = computed.bottleneck;
     out->inserts = plan_known(run->inserts);
     out->samples = plan_known(run->samples);
-    if (plan_known(run->cpu) > 0)
-        out->cpu = run->cpu;
-    if (!isfinite(run->actor_idle) || !isfinite(run->learner_idle))
-        return;
-    out->actor_idle = fmin(1, fmax(0, run->actor_idle));
-    out->learner_idle = fmin(1, fmax(0, run->learner_idle));
-    out->bottleneck = bottleneck_of(input, out);
+    if (!(plan_known(run->cpu) > 0))
+        out->cpu = computed.cpu;
+    if (isfinite(*actors) && isfinite(*learners)) {
+        *actors = fmin(1, fmax(0, *actors));
+        *learners = fmin(1, fmax(0, *learners));
+        out->bottleneck = bottleneck_of(input, out);
+    } else {
+        *actors = computed.waits.actor[IDLE_CREDIT];
+        *learners = computed.waits.learner[IDLE_SAMPLE];
+    }
+}
+
+/* Finds the machine with the least room. */
+static void fill_memory(const struct plan_model *self, struct plan_pair *out)
+{
+    double worst = -1;
+    out->memory = 0;
+    for (uint32_t i = 0; i < self->input->n_hosts; i++) {
+        double have = plan_known(self->input->hosts[i].memory), need = self->sites[i].memory;
+        double share = have > 0 ? need / have : 0;
+        out->memory += need;
+        if (share > worst) {
+            worst = share;
+            out->tight = i;
+            out->tight_memory = need;
+        }
+    }
 }
 
 /* Names the bound of the file as the bottleneck if that bound keeps the slower side from growing. */
-static void name_bound(const struct plan_input *input, struct plan_choice *choice)
+static void name_bound(const struct plan_input *input, struct plan_pair *choice)
 {
     if (choice->bottleneck == PLAN_ACTORS && input->max_actors && choice->actors >= input->max_actors)
         choice->bottleneck = PLAN_MAX_ACTORS;
@@ -444,13 +446,13 @@ void plan_model_init(struct plan_model *self, const struct plan_input *input)
     double seen = 0, computed = 0;
     place_init(self, input);
     for (uint32_t i = 0; i < input->n_runs; i++) {
-        struct plan_choice choice;
+        struct plan_pair pair;
         if (input->runs[i].shards != plan_shards(input))
             continue;
         place(self, input->runs[i].actors, input->runs[i].learners);
-        formula(self, &choice);
+        formula(self, &pair);
         seen += plan_known(input->runs[i].inserts);
-        computed += choice.inserts;
+        computed += pair.inserts;
     }
     if (seen > 0 && computed > 0)
         self->scale = seen / computed;
@@ -462,41 +464,31 @@ void plan_model_fini(struct plan_model *self)
     free(self->units);
 }
 
-void plan_model_pair(struct plan_model *self, uint32_t actors, uint32_t learners, struct plan_choice *out)
+void plan_model_pair(struct plan_model *self, uint32_t actors, uint32_t learners, uint32_t shards,
+                     struct plan_pair *out)
 {
-    const struct plan_run *run = plan_run_of(self->input, actors, learners, 0);
-    if (run) {
-        plan_model_run(self, run, out);
-        return;
-    }
+    const struct plan_pair *run = plan_run_of(self->input, actors, learners, shards);
     place(self, actors, learners);
     formula(self, out);
-    out->inserts *= self->scale;
-    out->samples *= self->scale;
+    if (run)
+        take_run(self->input, run, out);
+    fill_memory(self, out);
     name_bound(self->input, out);
 }
 
-void plan_model_run(struct plan_model *self, const struct plan_run *run, struct plan_choice *out)
-{
-    place(self, run->actors, run->learners);
-    formula(self, out);
-    take_run(self->input, run, out);
-    name_bound(self->input, out);
-}
-
-bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t learners, struct plan_choice *out)
+bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t learners, struct plan_pair *out)
 {
     struct plan_model model;
-    *out = (struct plan_choice){.actors = actors, .learners = learners};
+    *out = (struct plan_pair){.actors = actors, .learners = learners};
     if (plan_input_check(input, NULL) != RP_OK || !plan_is_count(actors) || !plan_is_count(learners))
         return false;
     plan_model_init(&model, input);
-    plan_model_pair(&model, actors, learners, out);
+    plan_model_pair(&model, actors, learners, 0, out);
     plan_model_fini(&model);
     return true;
 }
 
-void plan_use(const struct plan_input *input, const struct plan_choice *choice, struct plan_site *sites)
+void plan_use(const struct plan_input *input, const struct plan_pair *choice, struct plan_site *sites)
 {
     struct plan_model model;
     place_init(&model, input);
@@ -512,7 +504,7 @@ void plan_use(const struct plan_input *input, const struct plan_choice *choice, 
     plan_model_fini(&model);
 }
 
-bool plan_fits(const struct plan_input *input, const struct plan_choice *choice)
+bool plan_fits(const struct plan_input *input, const struct plan_pair *choice)
 {
     double have = plan_known(input->hosts[choice->tight].memory);
     return have <= 0 || choice->tight_memory <= have;
@@ -520,16 +512,6 @@ bool plan_fits(const struct plan_input *input, const struct plan_choice *choice)
 
 /* ---- waits ---- */
 
-struct idle_shares plan_waits(const struct plan_choice *choice, const struct plan_input *input)
-{
-    const struct plan_run *run = input ? plan_run_of(input, choice->actors, choice->learners, choice->shards) : NULL;
-    struct idle_shares waits = run ? run->waits : (struct idle_shares){{0}, {0}};
-    waits.actor[IDLE_CREDIT] = choice->actor_idle;
-    waits.learner[IDLE_SAMPLE] = choice->learner_idle;
-    return waits;
-}
-
-/* The sum of all waits; NAN if it is not known for how long the limiter holds the side back. */
 static double all_waits(const double shares[IDLE_CAUSES], enum idle_cause held)
 {
     double sum = 0;
@@ -538,12 +520,12 @@ static double all_waits(const double shares[IDLE_CAUSES], enum idle_cause held)
     return isfinite(shares[held]) ? fmin(1, sum) : NAN;
 }
 
-double plan_actor_idle(const struct plan_choice *choice, const struct plan_input *input)
+double plan_actor_idle(const struct plan_pair *pair)
 {
-    return all_waits(plan_waits(choice, input).actor, IDLE_CREDIT);
+    return all_waits(pair->waits.actor, IDLE_CREDIT);
 }
 
-double plan_learner_idle(const struct plan_choice *choice, const struct plan_input *input)
+double plan_learner_idle(const struct plan_pair *pair)
 {
-    return all_waits(plan_waits(choice, input).learner, IDLE_SAMPLE);
+    return all_waits(pair->waits.learner, IDLE_SAMPLE);
 }

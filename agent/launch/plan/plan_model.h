@@ -1,10 +1,10 @@
 /* What is measured for a plan, and what it says about any pair of counts. Pure functions of a struct plan_input.
  *
- * Measured are one actor alone on each kind of machine, one learner alone, and pairs of counts that ran together under the table's
- * limiter. For a pair that did not run, the limiter forces the ratio of samples to inserts, so with x actors and y learners the
+ * Measured are one actor on each kind of machine beside one learner, without a limiter, and pairs of counts that ran together under
+ * the table's limiter. For a pair that did not run, the limiter forces the ratio of samples to inserts, so with x actors and y learners the
  * sustained rate of inserts is
  *
- *     T(x, y) = min( sum of what the actors do alone,  y learners / spi,  what the cores allow )
+ *     T(x, y) = min( sum of what single actors do,  y learners / spi,  what the cores allow )
  *
  * times what runs have reached of this formula. Cores are counted on each machine: learners take theirs where they run, the broker
  * at home, and actors have what is left. */
@@ -21,7 +21,7 @@
 #define PLAN_MAX_COUNT 4096u /* actors or learners */
 #define PLAN_HOME 0u         /* index of the launcher's own machine, where the broker runs */
 
-/* One process alone. A rate of 0: not measured. */
+/* One process that nobody holds back. A rate of 0: not measured. */
 struct plan_unit {
     double rate;       /* items/s */
     double cpu;        /* processor seconds per second */
@@ -29,43 +29,16 @@ struct plan_unit {
     double memory;     /* bytes */
 };
 
-/* A pair of counts that ran together under the limiter. */
-struct plan_run {
-    uint32_t actors, learners;
-    uint32_t shards;                 /* of the broker */
-    double inserts, samples;         /* items/s */
-    double actor_idle, learner_idle; /* share of the time for which the limiter holds the side back; NAN: not known */
-    double cpu;                      /* cores used by all processes */
-    double others;                   /* cores that other programs took at that time, if no core was free */
-    double core;   /* share of the time for which the busiest core thread of all shards worked; NAN: not known */
-    double home;   /* cores in use on the broker's machine, by other programs too */
-    uint32_t runs; /* number of runs of which these figures are means; 0: 1 */
-    struct idle_shares waits; /* waits in the newest run, by cause; NAN and 0: none */
-};
-
 struct plan_host {
     char name[64];
-    uint32_t kind;          /* index of the first host of its kind */
+    char kind[160];         /* machines of one kind have the same: host_pool_kind */
     double cores, memory;   /* that may be used there; memory 0: no bound */
     bool actors, learners;  /* roles that it takes */
-    struct plan_unit actor; /* one actor there; only in the first host of a kind */
-};
-
-struct plan_input {
-    struct plan_host *hosts; /* home first; owned by whoever fills the input (plan_input_free) */
-    uint32_t n_hosts;
-    struct plan_unit learner;
-    struct plan_run runs[PLAN_MAX_RUNS];
-    uint32_t n_runs;
-    uint32_t fixed_shards;                 /* of the file; 0: auto */
-    uint32_t most_shards;                  /* that tables and limiters allow */
-    double spi;                            /* target: samples per insert */
-    double broker_memory, other_memory;    /* bytes: of the broker with full tables; of other processes (evaluator) */
-    uint32_t fixed_actors, fixed_learners; /* counts of the file; 0: auto */
-    uint32_t max_actors, max_learners;     /* plan.max_actors, plan.max_learners; 0: no bound */
+    struct plan_unit actor; /* one actor there; only on one host of a kind */
 };
 
 enum plan_bottleneck {
+    PLAN_UNKNOWN,
     PLAN_ACTORS,
     PLAN_LEARNERS,
     PLAN_CORES,
@@ -78,18 +51,38 @@ enum plan_bottleneck {
 #define PLAN_BOTTLENECKS (PLAN_BROKER + 1)
 extern const char *const plan_bottleneck_names[PLAN_BOTTLENECKS];
 
-struct plan_choice {
+/* A pair of counts: what it did together under the limiter, or what is computed for it. */
+struct plan_pair {
     uint32_t actors, learners;
-    uint32_t shards;         /* above 1: auto has chosen them, and the pair was run with so many */
-    double inserts, samples; /* items/s, sustained, with the limiter */
-    double actor_idle, learner_idle;
-    double cpu;          /* cores */
+    uint32_t shards;          /* of the broker */
+    uint32_t runs;            /* number of runs of which these figures are means; 0: they are computed */
+    double inserts, samples;  /* items/s, with the limiter */
+    struct idle_shares waits; /* by cause; the limiter's are IDLE_CREDIT and IDLE_SAMPLE. NAN: not known */
+    double cpu;               /* cores used by all processes */
+    /* ---- of runs */
+    double others; /* cores that other programs took at that time, if no core was free */
+    double core;   /* share of the time for which the busiest core thread of all shards worked; NAN: not known */
+    double home;   /* cores in use on the broker's machine, by other programs too */
+    /* ---- of what the model says about the pair */
     double memory;       /* bytes */
     double tight_memory; /* bytes on the machine with the least room */
     uint32_t tight;      /* that machine's index */
     enum plan_bottleneck bottleneck;
-    bool measured;    /* run together, not computed */
     char reason[240]; /* why the pair is chosen */
+};
+
+struct plan_input {
+    struct plan_host *hosts; /* home first; owned by whoever fills the input (plan_input_free) */
+    uint32_t n_hosts;
+    struct plan_unit learner;
+    struct plan_pair runs[PLAN_MAX_RUNS];
+    uint32_t n_runs;
+    uint32_t fixed_shards;                 /* of the file; 0: auto */
+    uint32_t most_shards;                  /* that tables and limiters allow */
+    double spi;                            /* target: samples per insert */
+    double broker_memory, other_memory;    /* bytes: of the broker with full tables; of other processes (evaluator) */
+    uint32_t fixed_actors, fixed_learners; /* counts of the file; 0: auto */
+    uint32_t max_actors, max_learners;     /* plan.max_actors, plan.max_learners; 0: no bound */
 };
 
 /* What one host does in a plan. */
@@ -111,11 +104,11 @@ static inline bool plan_is_count(uint32_t count)
 /* Cores and memory of home and of all hosts that take processes. */
 double plan_cores(const struct plan_input *input);
 double plan_memory(const struct plan_input *input);
+/* The host of this one's kind where an actor was measured; NULL: there is none. */
+const struct plan_host *plan_example(const struct plan_input *input, uint32_t host);
 /* One actor on a host of this kind. A kind that was not measured is taken to be like the one with the most similar number of cores;
  * a rate of 0: nothing was measured. */
 struct plan_unit plan_actor_on(const struct plan_input *input, uint32_t host);
-/* Returns the largest number of actors that the hosts have cores for. */
-uint32_t plan_actors_room(const struct plan_input *input);
 
 /* Says how many actors and learners go to each host (arrays of n_hosts): the rule by which a plan counts cores, and by which a run
  * places its processes. Learners go to hosts with free cores, first where a core is worth least to actors; each actor goes to the
@@ -136,29 +129,28 @@ struct plan_model {
 };
 void plan_model_init(struct plan_model *self, const struct plan_input *input);
 void plan_model_fini(struct plan_model *self);
-/* Fills in everything but the reason; bottleneck is never PLAN_MEMORY. With the same learners as in the call before, and no fewer
+/* Fills in everything but the reason: what the pair's run gave, if it was run with so many shards, otherwise what is computed. shards
+ * 0: the number of the file, or 1. bottleneck is never PLAN_MEMORY. With the same learners as in the call before, and no fewer
  * actors, a call costs only the actors that are new. */
-void plan_model_pair(struct plan_model *self, uint32_t actors, uint32_t learners, struct plan_choice *out);
-/* The same for a pair that was run, with the results of the run. */
-void plan_model_run(struct plan_model *self, const struct plan_run *run, struct plan_choice *out);
+void plan_model_pair(struct plan_model *self, uint32_t actors, uint32_t learners, uint32_t shards,
+                     struct plan_pair *out);
 /* Computes what is known about one pair, whether it fits or not. False: the input is not enough. */
-bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t learners, struct plan_choice *out);
+bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t learners, struct plan_pair *out);
 /* Fills in, for each host (n_hosts), the cores in use if the pair runs at its rate; sites is n_hosts. */
-void plan_use(const struct plan_input *input, const struct plan_choice *choice, struct plan_site *sites);
+void plan_use(const struct plan_input *input, const struct plan_pair *choice, struct plan_site *sites);
 
 /* Adds a run: the first of its pair and shards, or another one, which is averaged in. False: there is no room for another pair. */
-bool plan_add_run(struct plan_input *input, const struct plan_run *run);
+bool plan_add_run(struct plan_input *input, const struct plan_pair *run);
 /* Returns the run of a pair; shards 0: the number of the file, or 1. NULL: there was none. */
-const struct plan_run *plan_run_of(const struct plan_input *input, uint32_t actors, uint32_t learners, uint32_t shards);
+const struct plan_pair *plan_run_of(const struct plan_input *input, uint32_t actors, uint32_t learners,
+                                    uint32_t shards);
 /* The number of shards with which pairs are compared: that of the file, or 1. */
 uint32_t plan_shards(const struct plan_input *input);
 /* True if the pair has the memory that it needs on every machine. Without a bound every pair fits. */
-bool plan_fits(const struct plan_input *input, const struct plan_choice *choice);
+bool plan_fits(const struct plan_input *input, const struct plan_pair *choice);
 
-/* Idle shares of a choice with all waits, as a sum and by cause. The model knows how long the limiter holds a side back; other waits
- * (for gradients of other learners, for confirmations, for counters) are those of the pair's own run. input may be NULL. */
-double plan_actor_idle(const struct plan_choice *choice, const struct plan_input *input);
-double plan_learner_idle(const struct plan_choice *choice, const struct plan_input *input);
-struct idle_shares plan_waits(const struct plan_choice *choice, const struct plan_input *input);
+/* The sum of a side's waits; NAN if it is not known for how long the limiter holds the side back. */
+double plan_actor_idle(const struct plan_pair *pair);
+double plan_learner_idle(const struct plan_pair *pair);
 
 #endif

@@ -1,4 +1,4 @@
-/* The sequence of measurements: one process of each side alone, pairs; or what the cache has of them. */
+/* The sequence of measurements: one process of each side, pairs; or what the cache has of them. */
 #include "agent/launch/plan/profile.h"
 
 #include <json-c/json.h>
@@ -19,16 +19,13 @@
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
 
-#define VERSION 10 /* of the cache */
+#define VERSION 11 /* of the cache */
 /* How long the first item, sample or parameters may take. */
 #define FIRST_NS (30 * NS_PER_S)
-#define FOREIGN_SLOT_NS (5 * NS_PER_S)
-#define FILL_NS (10 * NS_PER_S)
-/* Parts of plan.measure: before every measurement, and for one process alone, of which only the order of magnitude counts. */
-#define WARM_PART 4
-#define ALONE_PART 2
 /* A pair runs long enough that each process reports its idle share a few times. */
 #define LEAST_NS (3 * TRIAL_REPORT_MS * NS_PER_MS)
+/* After an actor has ended, until its last items are seen. */
+#define SETTLE_NS (2 * TRIAL_REPORT_MS * NS_PER_MS)
 /* After the first few, no pair begins later than this many times plan.measure. */
 #define MOST_TIMES 8
 #define LEAST_RUNS 3u
@@ -38,7 +35,6 @@
 #define LIMIT_IS_NONE 1e17
 /* A side that waits nearly all the time says too little about what it could do. */
 #define MOST_IDLE 0.95
-#define ALONE_END 0.3    /* share of the work that processes alone take, for progress */
 #define ITEM_BYTES 160.0 /* of an item beside its data: its place in the table, the sampler and the index */
 
 /* ---- what the configuration says ---- */
@@ -65,28 +61,10 @@ static void profile_fill(const struct run_config *config, struct plan_input *out
 
 /* ---- what lasts ---- */
 
-/* Items of an episode with this many steps. See agent/learn/adder.c. */
-static double items_in_episode(const struct adder_config *adder, double steps)
-{
-    if (adder->kind == ADDER_TRANSITION)
-        return steps + fmin((double)adder->n_step, steps) - 1.0;
-    double rows = steps + 1.0, length = (double)adder->length, period = (double)adder->period;
-    if (adder->end == ADDER_CONTINUE)
-        return rows / period;
-    return 1.0 + (rows > length ? ceil((rows - length) / period) : 0.0);
-}
-
 double profile_items_per_step(const struct run_config *config)
 {
-    struct env env;
     if (config->actors.command.count > 0 || config->adder.kind == ADDER_EPISODE)
         return 0.0;
-    if (env_open(&env, &config->environment, NULL) != RP_OK)
-        return 0.0;
-    double most = (double)env.spec.max_steps;
-    env_close(&env);
-    if (most > 0)
-        return items_in_episode(&config->adder, most) / most;
     return config->adder.kind == ADDER_TRANSITION ? 1.0 : 1.0 / (double)config->adder.period;
 }
 
@@ -95,93 +73,66 @@ double profile_lasting(double items_per_step, double steps, double inserts)
     return items_per_step > 0 && steps > 0 ? fmin(inserts, items_per_step * steps) : inserts;
 }
 
-void profile_lasting_pair(double items_per_step, double steps, struct plan_run *pair)
+void profile_lasting_pair(double items_per_step, double steps, struct plan_pair *pair)
 {
-    double idle = isnan(pair->actor_idle) ? 0.0 : pair->actor_idle;
+    double *actors = &pair->waits.actor[IDLE_CREDIT], *learners = &pair->waits.learner[IDLE_SAMPLE];
+    double idle = isnan(*actors) ? 0.0 : *actors;
     if (!(items_per_step > 0 && steps > 0 && pair->inserts > 0) || idle > MOST_IDLE)
         return;
     double could = items_per_step * steps / (1.0 - idle), inserts = fmin(pair->inserts, could);
     double share = inserts / pair->inserts;
     pair->inserts = inserts;
     pair->samples *= share;
-    if (!isnan(pair->actor_idle))
-        pair->actor_idle = fmin(idle, 1.0 - inserts / could);
-    if (!isnan(pair->learner_idle))
-        pair->learner_idle = 1.0 - (1.0 - pair->learner_idle) * share;
+    if (!isnan(*actors))
+        *actors = fmin(idle, 1.0 - inserts / could);
+    *learners = 1.0 - (1.0 - *learners) * share;
 }
 
 /* ---- hosts ---- */
 
-static bool is_spread(const struct profile_options *options)
+struct plan_host *profile_hosts(const struct host_pool *pool, const struct plan_input *known, uint32_t *n)
 {
-    return options->hosts && host_pool_count(options->hosts) > 1;
-}
-
-/* The machines of now; hosts that are not ready take no processes. free() */
-static struct plan_host *make_hosts(const struct profile_options *options, uint32_t *n)
-{
-    const struct host_pool *pool = options->hosts;
-    const struct plan_section *plan = &options->home.config->plan;
-    *n = is_spread(options) ? host_pool_count(pool) : 1;
+    *n = host_pool_count(pool);
     struct plan_host *hosts = need_alloc(*n * sizeof *hosts);
-    if (*n == 1)
-        hosts[0] = (struct plan_host){.name = "home",
-                                      .cores = plan->cores > 0 ? plan->cores : machine_cores(),
-                                      .memory = plan->memory > 0 ? (double)plan->memory : machine_memory(),
-                                      .actors = true,
-                                      .learners = true};
-    for (uint32_t i = 0; *n > 1 && i < *n; i++) {
+    struct plan_input now = {.hosts = hosts, .n_hosts = *n};
+    for (uint32_t i = 0; i < *n; i++) {
         bool ready = host_pool_ready(pool, i);
-        hosts[i] = (struct plan_host){.kind = host_pool_kind(pool, i),
-                                      .cores = host_pool_cores(pool, i),
+        hosts[i] = (struct plan_host){.cores = host_pool_cores(pool, i),
                                       .memory = host_pool_memory(pool, i),
                                       .actors = ready && host_pool_takes(pool, i, ROLE_ACTOR),
                                       .learners = ready && host_pool_takes(pool, i, ROLE_LEARNER)};
-        snprintf(hosts[i].name, sizeof hosts[i].name, "%s", host_pool_name(pool, i));
+        snprintf(hosts[i].name, sizeof hosts[i].name, "%s", host_pool_info(pool, i)->name);
+        host_pool_kind(pool, i, hosts[i].kind, sizeof hosts[i].kind);
     }
+    for (uint32_t from = 0; from < known->n_hosts; from++)
+        for (uint32_t to = 0; to < *n; to++)
+            if (strcmp(hosts[to].kind, known->hosts[from].kind) == 0 && !plan_example(&now, to))
+                hosts[to].actor = known->hosts[from].actor;
     return hosts;
 }
 
-/* Home counts in any case: the broker runs there. */
-static bool is_used(const struct plan_host *hosts, uint32_t i)
-{
-    return i == HOST_POOL_HOME || hosts[i].actors || hosts[i].learners;
-}
-
-/* One line for each machine and its roles: what a measurement depends on. free() */
+/* One line for each machine that is used and its roles: what a measurement depends on. free() */
 static char *describe_machines(const struct profile_options *options)
 {
-    char model[160], *text = NULL;
+    char *text = NULL;
     size_t size = 0;
     uint32_t n;
     FILE *out = open_memstream(&text, &size);
-    struct plan_host *hosts = make_hosts(options, &n);
+    struct plan_host *hosts = profile_hosts(options->hosts, &(struct plan_input){0}, &n);
     for (uint32_t i = 0; i < n; i++)
-        if (is_used(hosts, i))
-            fprintf(out, "%s, %g cores%s%s\n",
-                    i == HOST_POOL_HOME ? machine_model(model, sizeof model)
-                                        : host_info(host_pool_at(options->hosts, i))->facts.model,
-                    hosts[i].cores, hosts[i].actors ? ", actors" : "", hosts[i].learners ? ", learners" : "");
+        if (i == HOST_POOL_HOME || hosts[i].actors || hosts[i].learners) /* the broker runs at home */
+            fprintf(out, "%s%s%s\n", hosts[i].kind, hosts[i].actors ? ", actors" : "",
+                    hosts[i].learners ? ", learners" : "");
     free(hosts);
     fclose(out);
     return text;
 }
 
-/* Gives an input the hosts of now, each with what was measured on one of its kind. cached: the input is of another run, whose machines
- * in use were the same ones in the same order, as the cache's key says. */
-static void adopt_hosts(const struct profile_options *options, struct plan_input *out, bool cached)
+/* Gives an input the hosts of now, each with what was measured on one of its kind. */
+static void adopt_hosts(const struct profile_options *options, struct plan_input *out)
 {
-    uint32_t n, from = 0;
-    struct plan_host *hosts = make_hosts(options, &n);
-    for (uint32_t to = 0; to < n; to++) {
-        if (cached && !is_used(hosts, to))
-            continue;
-        while (cached && from < out->n_hosts && !is_used(out->hosts, from))
-            from++;
-        if (from < out->n_hosts && out->hosts[out->hosts[from].kind].actor.rate > 0)
-            hosts[hosts[to].kind].actor = out->hosts[out->hosts[from].kind].actor;
-        from++;
-    }
+    uint32_t n;
+    struct plan_host *hosts = profile_hosts(options->hosts, out, &n);
     plan_input_free(out);
     out->hosts = hosts;
     out->n_hosts = n;
@@ -338,24 +289,11 @@ struct profile {
     struct trial trial;
 };
 
-/* Tells the user something at once. */
-static void say(struct profile *self, const char *format, ...) RP_PRINTF(2, 3);
-static void say(struct profile *self, const char *format, ...)
-{
-    char line[200];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    if (self->options->progress)
-        self->options->progress(self->options->context, line, self->trial.shown);
-}
-
 /* A host was lost: the profile goes on without it. False: no host is left for actors or for learners. */
-static bool leave_out(struct profile *self, uint32_t host)
+static bool leave_out(struct profile *self)
 {
     struct plan_input *out = self->out;
-    uint32_t actors = 0, learners = 0;
+    uint32_t host = self->trial.lost, actors = 0, learners = 0;
     out->hosts[host].actors = out->hosts[host].learners = false;
     out->n_runs = 0; /* they were made with the host */
     self->trial.lost = TRIAL_NO_HOST;
@@ -363,10 +301,13 @@ static bool leave_out(struct profile *self, uint32_t host)
         actors += out->hosts[i].actors;
         learners += out->hosts[i].learners;
     }
-    if (actors > 0 && learners > 0)
-        say(self, "%s was lost: measuring goes on without it: %s", out->hosts[host].name,
-            host_info(host_pool_at(self->options->hosts, host))->reason);
-    return actors > 0 && learners > 0;
+    if (actors == 0 || learners == 0)
+        return false;
+    trial_tell(&self->trial, "%s was lost: measuring goes on without it: %s", out->hosts[host].name,
+               host_pool_info(self->options->hosts, host)->reason);
+    if (self->options->progress) /* the next part has a line of its own */
+        self->options->progress(self->options->context, self->trial.line);
+    return true;
 }
 
 /* Starts a pair where the run would have it. */
@@ -390,72 +331,30 @@ static rp_status start_actor(struct profile *self, uint32_t host, rp_error *err)
     return status;
 }
 
-/* ---- one process alone ---- */
+/* ---- one process of each side ---- */
 
-static bool has_policy(struct trial *trial, void *context)
-{
-    (void)context;
-    return trial->seen.policy > 0;
-}
-
-/* Actors wait for the first parameters. These stay when the learner that made them ends. */
-static rp_status first_parameters(struct profile *self, rp_error *err)
-{
-    bool foreign = self->config->learners.command.count > 0;
-    trial_tell(&self->trial, 0.0, 0.0, "first parameters");
-    RP_TRY(start_pair(self, 0, 1, err));
-    rp_status status = trial_await(&self->trial, has_policy, NULL, foreign ? FOREIGN_SLOT_NS : FIRST_NS, err);
-    if (status == RP_DEADLINE_EXCEEDED && !foreign)
-        return err_set(err, status, "the learner published no parameters within %d s: see %s/learner-0.log",
-                       (int)(FIRST_NS / NS_PER_S), self->trial.folder);
-    if (status != RP_DEADLINE_EXCEEDED)
-        RP_TRY(status);
-    trial_stop(&self->trial, ROLE_LEARNER);
-    return RP_OK;
-}
-
-/* What the table must hold. */
+/* What the table must have counted. */
 struct wanted {
-    uint64_t inserts, samples, items;
+    uint64_t inserts, samples;
 };
 
 static bool has_come(struct trial *trial, void *context)
 {
     const struct wanted *wanted = context;
-    const struct observation *seen = &trial->seen;
-    bool full = seen->max_size > 0 && seen->size >= seen->max_size;
-    return seen->inserts >= wanted->inserts && seen->samples >= wanted->samples &&
-           (seen->size >= wanted->items || full);
+    return trial->seen.inserts >= wanted->inserts && trial->seen.samples >= wanted->samples;
 }
 
-static void take_unit(const struct trial_measured *measured, enum role role, double rate, struct plan_unit *out)
-{
-    *out = (struct plan_unit){.rate = rate,
-                              .cpu = measured->cpu[role],
-                              .broker_cpu = measured->cpu[ROLE_BROKER],
-                              .memory = measured->memory[role]};
-}
-
-/* One actor on a host, whose items learners find later. */
-static rp_status measure_actor(struct profile *self, uint32_t host, rp_error *err)
+static rp_status await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err)
 {
     struct trial *trial = &self->trial;
-    struct trial_measured measured;
-    struct wanted wanted = {.inserts = trial->seen.inserts + 1};
-    const char *name = self->out->hosts[host].name;
-    bool hosts = self->out->n_hosts > 1;
-    trial_tell(trial, ALONE_END / 3, ALONE_END * 2 / 3, "1 actor%s%s", hosts ? " on " : "", hosts ? name : "");
-    RP_TRY(start_actor(self, host, err));
-    rp_status status = trial_await(trial, has_come, &wanted, FIRST_NS, err);
-    if (status == RP_DEADLINE_EXCEEDED)
-        return err_set(err, status, "no actor inserted an item into '%s' within %d s: see %s/actor-0.log",
-                       self->config->adder.table, (int)(FIRST_NS / NS_PER_S), trial->folder);
-    RP_TRY(status);
-    RP_TRY(trial_wait(trial, self->measure_ns / WARM_PART, err));
-    RP_TRY(trial_measure(trial, self->measure_ns / ALONE_PART, &measured, err));
-    take_unit(&measured, ROLE_ACTOR, profile_lasting(self->items_per_step, measured.steps, measured.inserts),
-              &self->out->hosts[self->out->hosts[host].kind].actor);
-    return RP_OK;
+    struct wanted wanted = {.samples = trial->seen.samples + more};
+    rp_status status = trial_await(trial, has_come, &wanted, limit_ns, err);
+    if (status != RP_DEADLINE_EXCEEDED)
+        return status;
+    struct why why;
+    observer_why(trial->observer, NULL, &why);
+    return err_set(err, status, "learners did not sample from '%s' within %d s. %s See %s/learner-*.log",
+                   self->config->adder.table, (int)(limit_ns / NS_PER_S), why.text, trial->folder);
 }
 
 /* Fills in the memory of the broker with full tables. */
@@ -470,77 +369,61 @@ static void measure_broker(struct profile *self)
     self->out->broker_memory = (double)self->trial.base_memory + fmin(items, (double)self->config->broker.memory_limit);
 }
 
-/* An actor on one host of each kind. The last one stays until there is enough for learners. */
-static rp_status measure_actors(struct profile *self, rp_error *err)
+/* share: the role's part of what the broker did. */
+static void take_unit(const struct trial_measured *measured, enum role role, double rate, double share,
+                      struct plan_unit *out)
 {
-    struct trial *trial = &self->trial;
-    struct plan_input *out = self->out;
-    uint32_t last = HOST_POOL_HOME;
-    trial_stop(trial, ROLE_ACTOR);
-    for (uint32_t i = 0; i < out->n_hosts; i++) {
-        if (!out->hosts[i].actors)
-            continue;
-        last = i;
-        if (out->hosts[out->hosts[i].kind].actor.rate > 0)
-            continue;
-        trial_stop(trial, ROLE_ACTOR);
-        RP_TRY(measure_actor(self, i, err));
-    }
-    if (trial->n_workers == 1) /* a profile that lost a host knows all kinds, and still needs items */
-        RP_TRY(start_actor(self, last, err));
-    trial_tell(trial, ALONE_END * 2 / 3, ALONE_END * 2 / 3, "filling the table for learners");
-    struct wanted wanted = {.items = 4 * self->batch};
-    rp_status status = trial_await(trial, has_come, &wanted, FILL_NS, err);
-    if (status != RP_DEADLINE_EXCEEDED)
-        RP_TRY(status);
-    if (trial->seen.size == 0)
-        return err_set(err, RP_FAILED_PRECONDITION, "table '%s' is empty after its actors have run: see %s/actor-*.log",
-                       self->config->adder.table, trial->folder);
-    measure_broker(self);
-    trial_stop(trial, ROLE_ACTOR);
-    return RP_OK;
+    *out = (struct plan_unit){.rate = rate,
+                              .cpu = measured->cpu[role],
+                              .broker_cpu = measured->cpu[ROLE_BROKER] * share,
+                              .memory = measured->memory[role]};
 }
 
-static rp_status await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err)
-{
-    struct trial *trial = &self->trial;
-    struct wanted wanted = {.samples = trial->seen.samples + more};
-    rp_status status = trial_await(trial, has_come, &wanted, limit_ns, err);
-    if (status != RP_DEADLINE_EXCEEDED)
-        return status;
-    const char *why = trial->seen.samples_wait[0] ? trial->seen.samples_wait : trial->seen.inserts_wait;
-    return err_set(err, status, "learners did not sample from '%s' within %d s%s%s: see %s/learner-*.log",
-                   self->config->adder.table, (int)(limit_ns / NS_PER_S), why[0] ? "; " : "", why, trial->folder);
-}
-
-static rp_status measure_learner(struct profile *self, rp_error *err)
+/* An actor on a host, beside a learner that runs: neither holds the other one back. */
+static rp_status measure_actor(struct profile *self, uint32_t host, rp_error *err)
 {
     struct trial *trial = &self->trial;
     struct trial_measured measured;
-    trial_tell(trial, ALONE_END * 2 / 3, ALONE_END, "1 learner");
-    RP_TRY(start_pair(self, 0, 1, err));
+    bool hosts = self->out->n_hosts > 1;
+    trial_tell(trial, "1 actor%s%s and 1 learner, without the limiter", hosts ? " on " : "",
+               hosts ? self->out->hosts[host].name : "");
+    trial_stop(trial, ROLE_ACTOR);
+    if (trial->seen.inserts > 0) { /* what the actor before inserted is none of this one's */
+        rp_status settled = trial_await(trial, NULL, NULL, SETTLE_NS, err);
+        if (settled != RP_DEADLINE_EXCEEDED)
+            return settled;
+    }
+    struct wanted wanted = {.inserts = trial->seen.inserts + 1};
+    RP_TRY(start_actor(self, host, err));
+    rp_status status = trial_await(trial, has_come, &wanted, FIRST_NS, err);
+    if (status == RP_DEADLINE_EXCEEDED && trial->seen.policy == 0)
+        return err_set(err, status, "the learner published no parameters within %d s: see %s/learner-0.log",
+                       (int)(FIRST_NS / NS_PER_S), trial->folder);
+    if (status == RP_DEADLINE_EXCEEDED)
+        return err_set(err, status, "no actor inserted an item into '%s' within %d s: see %s/actor-0.log",
+                       self->config->adder.table, (int)(FIRST_NS / NS_PER_S), trial->folder);
+    RP_TRY(status);
     RP_TRY(await_samples(self, 2 * self->batch, FIRST_NS, err));
-    RP_TRY(trial_wait(trial, self->measure_ns / WARM_PART, err));
-    RP_TRY(trial_measure(trial, self->measure_ns / ALONE_PART, &measured, err));
-    take_unit(&measured, ROLE_LEARNER, measured.samples, &self->out->learner);
+    RP_TRY(trial_measure(trial, self->measure_ns, &measured, err));
+    double inserts = profile_lasting(self->items_per_step, measured.steps, measured.inserts);
+    double share = measured.inserts / fmax(1.0, measured.inserts + measured.samples);
+    take_unit(&measured, ROLE_ACTOR, inserts, share, &self->out->hosts[host].actor);
+    take_unit(&measured, ROLE_LEARNER, measured.samples, 1.0 - share, &self->out->learner);
+    measure_broker(self);
     return RP_OK;
 }
 
-/* Each part is measured again without a host that was lost meanwhile. */
-static rp_status measure_alone(struct profile *self, rp_error *err)
+/* A learner, with an actor on one host of each kind. */
+static rp_status measure_units(struct profile *self, rp_error *err)
 {
-    static rp_status (*const parts[])(struct profile *, rp_error *) = {first_parameters, measure_actors,
-                                                                       measure_learner};
-    struct trial_options options = {.profile = self->options, .name = "alone"};
+    struct plan_input *out = self->out;
+    struct trial_options options = {.profile = self->options, .name = "units"};
     rp_status status = trial_open(&self->trial, &options, err);
-    for (size_t i = 0; status == RP_OK && i < sizeof parts / sizeof parts[0]; i++)
-        while ((status = parts[i](self, err)) != RP_OK) {
-            uint32_t lost = self->trial.lost;
-            trial_stop(&self->trial, ROLE_ACTOR);
-            trial_stop(&self->trial, ROLE_LEARNER);
-            if (lost == TRIAL_NO_HOST || !leave_out(self, lost))
-                break;
-        }
+    if (status == RP_OK)
+        status = start_pair(self, 0, 1, err);
+    for (uint32_t i = 0; status == RP_OK && i < out->n_hosts; i++)
+        if (out->hosts[i].actors && !plan_example(out, i))
+            status = measure_actor(self, i, err);
     trial_close(&self->trial);
     return status;
 }
@@ -548,7 +431,7 @@ static rp_status measure_alone(struct profile *self, rp_error *err)
 /* ---- pairs, with everything that a run has, under the real limiter ---- */
 
 /* Keeps the limiter, but with fewer items to fill first and less room to run ahead, so that a second shows the lasting rate. */
-static void shorten(const struct profile *self, const struct plan_run *pair, struct trial_options *options)
+static void shorten(const struct profile *self, const struct plan_pair *pair, struct trial_options *options)
 {
     const struct limiter_config *limiter = &self->table->limiter;
     double rate = pair->actors * plan_actor_on(self->out, PLAN_HOME).rate,
@@ -569,40 +452,37 @@ static void shorten(const struct profile *self, const struct plan_run *pair, str
     options->shift = bounds ? -cut * limiter->samples_per_insert : 0.0;
 }
 
-static rp_status measure_pair(struct profile *self, struct plan_run *pair, rp_error *err)
+static rp_status measure_pair(struct profile *self, struct plan_pair *pair, rp_error *err)
 {
     struct trial *trial = &self->trial;
     struct trial_measured measured;
     char with[32] = "";
     if (pair->shards > 1)
         snprintf(with, sizeof with, " with %u shards", pair->shards);
-    trial_tell(trial, ALONE_END, 1.0 - (1.0 - trial->shown) * 0.7, "%u actor%s and %u learner%s together%s",
-               pair->actors, pair->actors == 1 ? "" : "s", pair->learners, pair->learners == 1 ? "" : "s", with);
+    trial_tell(trial, "%u actor%s and %u learner%s together%s", pair->actors, pair->actors == 1 ? "" : "s",
+               pair->learners, pair->learners == 1 ? "" : "s", with);
     RP_TRY(start_pair(self, pair->actors, pair->learners, err));
     if (self->config->evaluator.episodes > 0)
         RP_TRY(trial_start(trial, ROLE_EVALUATOR, &(uint32_t){1}, 1, err));
     RP_TRY(await_samples(self, 2 * pair->learners * self->batch, FIRST_NS, err));
-    RP_TRY(trial_wait(trial, self->measure_ns / WARM_PART, err));
     int64_t ns = self->measure_ns > LEAST_NS ? self->measure_ns : LEAST_NS;
     RP_TRY(trial_measure(trial, ns, &measured, err));
-    *pair = (struct plan_run){.actors = pair->actors,
-                              .learners = pair->learners,
-                              .shards = pair->shards,
-                              .inserts = measured.inserts,
-                              .samples = measured.samples,
-                              .actor_idle = measured.idle_by.actor[IDLE_CREDIT],
-                              .learner_idle = measured.idle_by.learner[IDLE_SAMPLE],
-                              .others = measured.others,
-                              .core = measured.core,
-                              .home = measured.home + measured.others,
-                              .waits = measured.idle_by};
+    *pair = (struct plan_pair){.actors = pair->actors,
+                               .learners = pair->learners,
+                               .shards = pair->shards,
+                               .inserts = measured.inserts,
+                               .samples = measured.samples,
+                               .others = measured.others,
+                               .core = measured.core,
+                               .home = measured.home + measured.others,
+                               .waits = measured.idle_by};
     for (int role = 0; role < ROLES; role++)
         pair->cpu += measured.cpu[role];
     profile_lasting_pair(self->items_per_step, measured.steps, pair);
     return RP_OK;
 }
 
-static rp_status run_pair(struct profile *self, struct plan_run *pair, rp_error *err)
+static rp_status run_pair(struct profile *self, struct plan_pair *pair, rp_error *err)
 {
     char name[24];
     snprintf(name, sizeof name, "joint-%u", self->n_runs++);
@@ -621,9 +501,9 @@ static bool in_time(const struct profile *self)
 }
 
 /* A run from which other programs took processor time is repeated, and the faster one counts: other programs only slow a run down. */
-static rp_status profile_add_pair(struct profile *self, const struct plan_run *next, rp_error *err)
+static rp_status profile_add_pair(struct profile *self, const struct plan_pair *next, rp_error *err)
 {
-    struct plan_run pair = *next, again = *next;
+    struct plan_pair pair = *next, again = *next;
     RP_TRY(run_pair(self, &pair, err));
     if (pair.others > 0 && in_time(self)) {
         RP_TRY(run_pair(self, &again, err));
@@ -637,23 +517,26 @@ static rp_status profile_add_pair(struct profile *self, const struct plan_run *n
  * measurements, plan_solve says so. */
 static rp_status measure_pairs(struct profile *self, rp_error *err)
 {
-    struct plan_run next;
-    while ((self->out->n_runs < LEAST_RUNS || in_time(self)) && plan_next(self->out, &next)) {
-        rp_status status = profile_add_pair(self, &next, err);
-        uint32_t lost = self->trial.lost;
-        if (status != RP_OK && (lost == TRIAL_NO_HOST || !leave_out(self, lost)))
-            return status;
-    }
-    while (plan_next_shards(self->out, &next)) {
-        rp_status status = profile_add_pair(self, &next, err);
-        if (status == RP_CANCELLED || self->trial.lost != TRIAL_NO_HOST)
-            return status == RP_CANCELLED ? status : RP_OK;
-        RP_TRY(status);
-    }
+    struct plan_pair next;
+    self->began_ns = clock_ns();
+    while (((self->out->n_runs < LEAST_RUNS || in_time(self)) && plan_next(self->out, &next)) ||
+           plan_next_shards(self->out, &next))
+        RP_TRY(profile_add_pair(self, &next, err));
     return RP_OK;
 }
 
 /* ---- the whole ---- */
+
+/* Measures, again without a host that was lost meanwhile. */
+static rp_status measure_without_lost(struct profile *self, rp_status (*part)(struct profile *, rp_error *),
+                                      rp_error *err)
+{
+    rp_status status;
+    do
+        status = part(self, err);
+    while (status != RP_OK && self->trial.lost != TRIAL_NO_HOST && leave_out(self));
+    return status;
+}
 
 static rp_status measure(const struct profile_options *options, struct plan_input *out, rp_error *err)
 {
@@ -663,20 +546,15 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
                            .out = out,
                            .batch = (uint64_t)profile_batch(options->home.config),
                            .items_per_step = profile_items_per_step(options->home.config),
-                           .began_ns = clock_ns(),
                            .measure_ns = options->home.config->plan.measure_ns};
     if (!self.table)
         return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->home.config->adder.table);
-    *out = (struct plan_input){0};
-    out->hosts = make_hosts(options, &out->n_hosts);
+    adopt_hosts(options, out);
     profile_fill(options->home.config, out);
-    RP_TRY(measure_alone(&self, err));
-    if (is_spread(options)) {
-        adopt_hosts(options, out, false); /* with those that have come, or come back, meanwhile */
-        self.began_ns = clock_ns();       /* several kinds leave pairs their time */
-    }
+    RP_TRY(measure_without_lost(&self, measure_units, err));
+    adopt_hosts(options, out); /* with those that have come, or come back, meanwhile */
     profile_fill(options->home.config, out);
-    return measure_pairs(&self, err);
+    return measure_without_lost(&self, measure_pairs, err);
 }
 
 /* Takes what the cache has for a configuration. */
@@ -689,7 +567,7 @@ static bool load(const struct profile_options *options, const struct run_config 
     free(key);
     free(machines);
     if (found) {
-        adopt_hosts(options, out, true);
+        adopt_hosts(options, out);
         profile_fill(options->home.config, out);
     }
     return found;
@@ -699,13 +577,14 @@ static bool load(const struct profile_options *options, const struct run_config 
 static bool load_auto(const struct profile_options *options, struct plan_input *out)
 {
     struct run_config config = *options->home.config;
-    struct plan_run next;
+    struct plan_pair next;
     config.actors.count = config.learners.count = RUN_AUTO;
     if (!load(options, &config, out))
         return false;
     if (!plan_next_shards(out, &next))
         return true;
     plan_input_free(out);
+    *out = (struct plan_input){0};
     return false;
 }
 

@@ -1,10 +1,9 @@
 /* Measures what actors and learners can do, and keeps the results in a cache. It starts a real broker that is thrown away, one real
- * actor with the limiter off, one real learner on the table that the actor has filled; then pairs of counts under the real limiter, as
- * plan_next asks for them. With hosts, an actor on one host of each kind, learners where the run will have them, and pairs
- * over all of them.
+ * actor and one real learner with the limiter off; then pairs of counts under the real limiter, as plan_next asks for them. With
+ * hosts, an actor on one host of each kind, learners where the run will have them, and pairs over all of them.
  *
- * Rates of inserts are those of episodes as long as the environment lets them be: the first policies fall at once, and the many ends of
- * their episodes would promise more items than there will be. */
+ * Rates of inserts are those of long episodes: the first policies fall at once, and the many ends of their episodes would promise
+ * more items than there will be. */
 #ifndef AGENT_LAUNCH_PROFILE_H
 #define AGENT_LAUNCH_PROFILE_H
 
@@ -15,13 +14,17 @@
 
 struct profile_options {
     struct command_context home; /* of the run; logs of the profile's processes go below its folder, which must exist */
-    struct host_pool *hosts;     /* of the run, open; NULL: one machine */
+    struct host_pool *hosts;     /* of the run, open */
     bool fresh;                  /* ignore the cache */
     bool cached;                 /* use only the cache: RP_NOT_FOUND if it has nothing */
     /* Called a few times per second with a line about the present measurement. False: stop (RP_CANCELLED). */
-    bool (*progress)(void *context, const char *line, double share);
+    bool (*progress)(void *context, const char *line);
     void *context;
 };
+
+/* The hosts of a pool as a plan sees them, each kind with what was measured on it for `known`, which may have no hosts. Hosts that are
+ * not ready take no processes. *n: how many there are. free() */
+struct plan_host *profile_hosts(const struct host_pool *pool, const struct plan_input *known, uint32_t *n);
 
 /* Items that one learner samples for a step. */
 int64_t profile_batch(const struct run_config *config);
@@ -32,13 +35,13 @@ int64_t profile_batch(const struct run_config *config);
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
                           rp_error *err);
 
-/* Items that an actor of ours makes in a step of its environment, if episodes are as long as the environment lets them
- * be; 0: not known (actors of the user's own, whole episodes as items). */
+/* Items that an actor of ours makes in a step of its environment, if episodes are long; 0: not known (actors of the user's own, whole
+ * episodes as items). */
 double profile_items_per_step(const struct run_config *config);
-/* Converts a measured rate of inserts, with the rate of steps at that time, to episodes of full length. */
+/* Converts a measured rate of inserts, with the rate of steps at that time, to long episodes. */
 double profile_lasting(double items_per_step, double steps, double inserts);
 /* The same for a pair: where actors could still keep up, only their idle share changes. */
-void profile_lasting_pair(double items_per_step, double steps, struct plan_run *pair);
+void profile_lasting_pair(double items_per_step, double steps, struct plan_pair *pair);
 
 /* ---- for tests: the cache ---- */
 

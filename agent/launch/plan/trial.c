@@ -18,6 +18,7 @@
 #include "replay/collective.h"
 
 #define POLL_MS 10
+#define CONNECT_MS 5000
 #define ANSWER_MS 2000
 #define COUNTER_MS 2000
 #define START_NS (20 * NS_PER_S)
@@ -29,15 +30,14 @@
 /* A counter that changes less often is read for longer, up to this many times the time. */
 #define LEAST_CHANGES 5u
 #define LONGEST 8
-#define MOST_TRIES 3
+#define WARM_PART 4
 /* Hosts report about once a second what their processes use. Later than this, a process without news counts as idle. */
 #define REPORT_NS (3 * NS_PER_S)
 
 /* Waits, while hosts are tended. */
 static void nap(struct trial *self, int64_t ms)
 {
-    if (self->hosts)
-        host_pool_tend(self->hosts, clock_ns());
+    host_pool_tend(self->hosts, clock_ns());
     nanosleep(&(struct timespec){.tv_nsec = ms * NS_PER_MS}, NULL);
 }
 
@@ -78,7 +78,7 @@ static void make_overrides(struct trial *self, const struct trial_options *optio
     words_addf(&self->overrides, "report.every=%dms", TRIAL_REPORT_MS);
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         words_add(&self->overrides, fixed[i]);
-    for (size_t i = 0; !self->hosts && i < sizeof local / sizeof local[0]; i++)
+    for (size_t i = 0; host_pool_count(self->hosts) == 1 && i < sizeof local / sizeof local[0]; i++)
         words_add(&self->overrides, local[i]);
     /* On loopback as in the run: what encryption costs belongs into the plan. */
     words_addf(&self->overrides, "broker.security.mode=%s", keys && keys->on ? "curve" : "none");
@@ -117,35 +117,16 @@ static rp_status make_folder(struct trial *self, const char *name, rp_error *err
 
 /* ---- processes ---- */
 
-/* What the command line needs on a host. */
-static rp_status context_of(struct trial *self, uint32_t host, struct command_context *out, rp_error *err)
-{
-    *out = self->context;
-    if (host == HOST_POOL_HOME)
-        return RP_OK;
-    if (!host_pool_ready(self->hosts, host)) {
-        self->lost = host;
-        return err_set(err, RP_UNAVAILABLE, "the host %s is not reachable: %s", host_pool_name(self->hosts, host),
-                       host_info(host_pool_at(self->hosts, host))->reason);
-    }
-    host_pool_context(self->hosts, host, &self->context, out);
-    return RP_OK;
-}
-
 static rp_status launch(struct trial *self, struct trial_worker *worker, rp_error *err)
 {
-    char name[32], log[600];
     struct command_context context;
-    if (worker->role == ROLE_BROKER)
-        snprintf(name, sizeof name, "%s", role_names[worker->role]);
-    else
-        snprintf(name, sizeof name, "%s-%u", role_names[worker->role], worker->index);
-    snprintf(log, sizeof log, "%s/%s.log", self->folder, name);
-    RP_TRY(context_of(self, worker->host, &context, err));
-    bool home = worker->host == HOST_POOL_HOME;
-    const struct process_options options = {
-        .name = name, .log = log, .place = home ? NULL : host_place(host_pool_at(self->hosts, worker->host))};
-    return command_start(&context, worker->role, worker->index, &options, &worker->process, clock_ns(), err);
+    const struct host_info *info = host_pool_info(self->hosts, worker->host);
+    if (!host_pool_ready(self->hosts, worker->host)) {
+        self->lost = worker->host;
+        return err_set(err, RP_UNAVAILABLE, "the host %s is not reachable: %s", info->name, info->reason);
+    }
+    host_pool_context(self->hosts, worker->host, &self->context, &context);
+    return command_start(&context, worker->role, worker->index, self->folder, &worker->process, clock_ns(), err);
 }
 
 static rp_status add_worker(struct trial *self, enum role role, uint32_t index, uint32_t host, rp_error *err)
@@ -179,8 +160,8 @@ static rp_status tell_end(struct trial *self, const struct trial_worker *worker,
     if (status == PROCESS_LOST && worker->host != HOST_POOL_HOME) {
         self->lost = worker->host;
         return err_set(err, RP_UNAVAILABLE, "the host %s was lost while %s was measured there: %s",
-                       host_pool_name(self->hosts, worker->host), process->name,
-                       host_info(host_pool_at(self->hosts, worker->host))->reason);
+                       host_pool_info(self->hosts, worker->host)->name, process->name,
+                       host_pool_info(self->hosts, worker->host)->reason);
     }
     process_describe(status, how, sizeof how);
     process_tail(process, tail, sizeof tail, 4);
@@ -274,18 +255,6 @@ void trial_stop(struct trial *self, enum role role)
 
 /* ---- looking ---- */
 
-void trial_tell(struct trial *self, double share, double next_share, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(self->line, sizeof self->line, format, arguments);
-    va_end(arguments);
-    self->share = fmax(share, self->shown);
-    self->next_share = fmax(next_share, self->share);
-    self->since_ns = clock_ns();
-    self->told_ns = 0;
-}
-
 static rp_status tell_user(struct trial *self, rp_error *err)
 {
     const struct profile_options *options = self->options;
@@ -293,20 +262,25 @@ static rp_status tell_user(struct trial *self, rp_error *err)
     if (!options->progress || now - self->told_ns < TELL_NS)
         return RP_OK;
     self->told_ns = now;
-    /* The duration of a part is not known in advance. */
-    double gone = (double)(now - self->since_ns) / (double)options->home.config->plan.measure_ns;
-    self->shown = self->share + (self->next_share - self->share) * (1.0 - exp(-gone));
-    return options->progress(options->context, self->line, self->shown)
+    return options->progress(options->context, self->line)
                ? RP_OK
                : err_set(err, RP_CANCELLED, "stopped while it was measuring");
+}
+
+void trial_tell(struct trial *self, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(self->line, sizeof self->line, format, arguments);
+    va_end(arguments);
+    self->told_ns = 0;
 }
 
 /* Looks once at the broker, the processes, the hosts and the user: a process that ended, or a user who cancels, is an error. If a
  * process ended because its host was lost, self->lost names the host. */
 static rp_status trial_poll(struct trial *self, rp_error *err)
 {
-    if (self->hosts)
-        host_pool_tend(self->hosts, clock_ns());
+    host_pool_tend(self->hosts, clock_ns());
     RP_TRY(check_workers(self, err));
     note_usage(self, false);
     RP_TRY(tell_user(self, err));
@@ -329,12 +303,6 @@ rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), 
     }
 }
 
-rp_status trial_wait(struct trial *self, int64_t ns, rp_error *err)
-{
-    rp_status status = trial_await(self, NULL, NULL, ns, err);
-    return status == RP_DEADLINE_EXCEEDED ? RP_OK : status;
-}
-
 /* ---- begin and end ---- */
 
 static bool endpoints_there(struct trial *self, void *context)
@@ -352,14 +320,8 @@ static rp_status start_broker(struct trial *self, rp_error *err)
                        (int)(START_NS / NS_PER_S), self->workers[0].process.log);
     RP_TRY(status);
     self->context.endpoints = &self->endpoints;
-    char key[1100];
-    struct observe_options observe = {.service = self->endpoints.service,
-                                      .table = self->options->home.config->adder.table,
-                                      .folder = self->context.folder,
-                                      .every_ns = TRIAL_REPORT_MS * NS_PER_MS,
-                                      .foreign_actors = self->options->home.config->actors.command.count > 0,
-                                      .key_file = run_keys_file(self->options->home.keys, "admin", key, sizeof key)};
-    self->observer = observer_new(&observe, err);
+    self->observer =
+        observer_new(&self->context, self->endpoints.service, TRIAL_REPORT_MS * NS_PER_MS, CONNECT_MS, err);
     if (!self->observer)
         return RP_UNAVAILABLE;
     note_usage(self, true);
@@ -370,10 +332,8 @@ static rp_status start_broker(struct trial *self, rp_error *err)
 rp_status trial_open(struct trial *self, const struct trial_options *options, rp_error *err)
 {
     const struct profile_options *profile = options->profile;
-    bool spread = profile->hosts && host_pool_count(profile->hosts) > 1;
-    *self = (struct trial){
-        .shown = self->shown, .options = profile, .hosts = spread ? profile->hosts : NULL, .lost = TRIAL_NO_HOST};
-    trial_tell(self, 0.0, 0.0, "starting a broker");
+    *self = (struct trial){.options = profile, .hosts = profile->hosts, .lost = TRIAL_NO_HOST};
+    trial_tell(self, "starting a broker");
     RP_TRY(make_folder(self, options->name, err));
     make_overrides(self, options);
     self->context = profile->home;
@@ -399,7 +359,7 @@ void trial_close(struct trial *self)
         snprintf(path, sizeof path, "%s/%s", self->folder, weights[i]);
         unlink(path);
     }
-    *self = (struct trial){.lost = self->lost, .shown = self->shown};
+    *self = (struct trial){.options = self->options, .lost = self->lost};
 }
 
 /* ---- rates ---- */
@@ -497,10 +457,13 @@ static double mean_share(double sum, double n)
     return n > 0 ? fmin(sum / n, 1.0) : (double)NAN;
 }
 
-static rp_status measure_once(struct trial *self, int64_t ns, struct trial_measured *out, rp_error *err)
+rp_status trial_measure(struct trial *self, int64_t ns, struct trial_measured *out, rp_error *err)
 {
     struct readings read = {.by = {{0}, {0}}};
     struct machine_load before, after;
+    rp_status status = trial_await(self, NULL, NULL, ns / WARM_PART, err);
+    if (status != RP_DEADLINE_EXCEEDED)
+        return status;
     note_usage(self, true);
     machine_load_read(&before);
     for (uint32_t i = 0; i < self->n_workers; i++) {
@@ -524,17 +487,4 @@ static rp_status measure_once(struct trial *self, int64_t ns, struct trial_measu
         add_usage(&self->workers[i], out);
     out->others = machine_load_others(&before, &after, out->home);
     return RP_OK;
-}
-
-rp_status trial_measure(struct trial *self, int64_t ns, struct trial_measured *out, rp_error *err)
-{
-    rp_status status = RP_OK;
-    bool whole = false;
-    /* A process that restarted meanwhile spoils rates and processor times. */
-    for (int i = 0; i < MOST_TRIES && status == RP_OK && !whole; i++) {
-        uint32_t before = self->n_again;
-        status = measure_once(self, ns, out, err);
-        whole = self->n_again == before;
-    }
-    return status;
 }

@@ -37,8 +37,8 @@ struct trial_worker {
 
 struct trial {
     const struct profile_options *options;
-    struct host_pool *hosts; /* NULL: one machine */
-    uint32_t lost;           /* host whose loss has ended a process; TRIAL_NO_HOST: none */
+    struct host_pool *hosts;
+    uint32_t lost; /* host whose loss has ended a process; TRIAL_NO_HOST: none */
     char folder[512], endpoints_file[544];
     struct words overrides;
     struct endpoints endpoints;
@@ -51,9 +51,7 @@ struct trial {
     uint64_t base_memory;    /* of the broker with empty tables */
     /* ---- for who waits */
     char line[160];
-    double share, next_share; /* share of the whole work that is done: at the begin of this part, and after it */
-    double shown;             /* the share that the user was told last; it never falls */
-    int64_t since_ns, told_ns;
+    int64_t told_ns;
 };
 
 /* The rate of a counter that is read repeatedly: its growth between its first and its last change, so that its steps do not count. */
@@ -84,18 +82,16 @@ struct trial_measured {
 rp_status trial_open(struct trial *self, const struct trial_options *options, rp_error *err);
 /* Ends all processes. */
 void trial_close(struct trial *self);
-/* Sets the line of progress, while the share that is done goes from share towards next_share. */
-void trial_tell(struct trial *self, double share, double next_share, const char *format, ...) RP_PRINTF(4, 5);
+/* Sets the line of progress. */
+void trial_tell(struct trial *self, const char *format, ...) RP_PRINTF(2, 3);
 /* Starts processes of a role: at[i] on host i of n. */
 rp_status trial_start(struct trial *self, enum role role, const uint32_t *at, uint32_t n, rp_error *err);
 /* Ends all processes of a role. */
 void trial_stop(struct trial *self, enum role role);
-/* Looks until test returns true: RP_DEADLINE_EXCEEDED after limit_ns, without a text. */
+/* Looks until test, which may be NULL, returns true: RP_DEADLINE_EXCEEDED after limit_ns, without a text. */
 rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), void *context, int64_t limit_ns,
                       rp_error *err);
-/* Looks repeatedly for this long. */
-rp_status trial_wait(struct trial *self, int64_t ns, rp_error *err);
-/* Measures for ns; longer, if hardly anything moves. */
+/* Measures for ns; longer, if hardly anything moves. A quarter of that time goes by first. */
 rp_status trial_measure(struct trial *self, int64_t ns, struct trial_measured *out, rp_error *err);
 
 #endif

@@ -184,22 +184,17 @@ static void add_program(struct words *words, const struct command_context *conte
 {
     bool here = context->programs && context->programs[0];
     words_addf(words, "%s%s%s", here ? context->programs : "", here ? "/" : "", name);
-    words_add(words, "-c");
-    words_add(words, context->config_path);
+    words_put(words, "-c", context->config_path);
 }
 
 /* replay-actor, or its counterpart in Python. */
 static void add_actor(struct words *words, const struct command_context *context)
 {
-    if (!env_is_python(&context->config->environment)) {
+    const struct env_config *env = &context->config->environment;
+    if (env_is_python(env))
+        words_put(words, env->interpreter, "-m", "replaybus.actor", "-c", context->config_path);
+    else
         add_program(words, context, "replay-actor");
-        return;
-    }
-    words_add(words, context->config->environment.interpreter);
-    words_add(words, "-m");
-    words_add(words, "replaybus.actor");
-    words_add(words, "-c");
-    words_add(words, context->config_path);
 }
 
 static void add_overrides(struct words *words, const struct command_context *context)
@@ -259,10 +254,7 @@ static void add_broker(struct words *words, const struct command_context *contex
     bool many = config_shards(broker) > 1; /* each shard has ports of its own, which only the broker's file knows */
     const struct endpoints *bound = many ? NULL : context->endpoints;
     add_program(words, context, "replay-broker");
-    words_add(words, "--section");
-    words_add(words, "broker");
-    words_add(words, "--endpoints-file");
-    words_add(words, context->endpoints_file);
+    words_put(words, "--section", "broker", "--endpoints-file", context->endpoints_file);
     if (many && context->endpoints)
         words_add(words, "--again");
     add_endpoint(words, "service", broker->service, bound ? bound->service : NULL);
@@ -289,16 +281,13 @@ static void add_worker(struct words *words, const struct command_context *contex
         add_program(words, context, "replay-learner");
     else
         add_actor(words, context);
-    words_add(words, context->endpoints ? "--endpoint" : "--endpoints-file");
-    words_add(words, context->endpoints ? context->endpoints->service : context->endpoints_file);
-    words_add(words, "--index");
+    words_put(words, context->endpoints ? "--endpoint" : "--endpoints-file",
+              context->endpoints ? context->endpoints->service : context->endpoints_file, "--index");
     words_addf(words, "%u", index);
     if (role == ROLE_EVALUATOR)
         words_add(words, "--evaluate");
-    if (config_folder(&context->config->broker)) { /* a broker that starts again may have much to load first */
-        words_add(words, "--timeout");
-        words_add(words, "30min");
-    }
+    if (config_folder(&context->config->broker)) /* a broker that starts again may have much to load first */
+        words_put(words, "--timeout", "30min");
     words_set(words, "learners.count=%u", learners);
     words_set(words, "actors.count=%u", actors);
     words_set(words, "stop.time=0s");
@@ -362,18 +351,27 @@ char **command_environment(const struct command_context *context, enum role role
     return words.list;
 }
 
-rp_status command_start(const struct command_context *context, enum role role, uint32_t index,
-                        const struct process_options *options, struct process *process, int64_t now_ns, rp_error *err)
+const char *command_name(enum role role, uint32_t index, char out[COMMAND_NAME])
 {
-    struct process_options whole = *options;
-    char **argv = command_build(context, role, index, err);
+    snprintf(out, COMMAND_NAME, role == ROLE_BROKER ? "%s" : "%s-%u", role_names[role], index);
+    return out;
+}
+
+rp_status command_start(const struct command_context *context, enum role role, uint32_t index, const char *logs,
+                        struct process *process, int64_t now_ns, rp_error *err)
+{
+    char name[COMMAND_NAME], log[1024], **argv = command_build(context, role, index, err);
     if (!argv)
         return (rp_status)err->status;
     char **environment = command_environment(context, role, index);
-    whole.guard = context->guard;
-    whole.argv = (const char *const *)argv;
-    whole.environment = (const char *const *)environment;
-    rp_status status = process_start(process, &whole, now_ns, err);
+    snprintf(log, sizeof log, "%s/%s.log", logs, command_name(role, index, name));
+    const struct process_options options = {.name = name,
+                                            .argv = (const char *const *)argv,
+                                            .environment = (const char *const *)environment,
+                                            .log = log,
+                                            .guard = context->guard,
+                                            .place = context->place};
+    rp_status status = process_start(process, &options, now_ns, err);
     command_free(&argv);
     command_free(&environment);
     return status;
@@ -391,8 +389,7 @@ char **command_evaluate(const struct command_context *context, const struct comm
         command_free(&words.list);
         return NULL;
     }
-    words_add(&words, "--weights");
-    words_add(&words, evaluation->weights);
+    words_put(&words, "--weights", evaluation->weights);
     if (evaluation->episodes || episodes > 0) {
         words_add(&words, "--episodes");
         words_take(&words, evaluation->episodes ? need_text(evaluation->episodes) : need_print("%" PRId64, episodes));
@@ -436,11 +433,8 @@ char **command_describe(const struct env_config *config)
 {
     struct words words = {0};
     const rp_option *options = config->options.data;
-    words_add(&words, config->interpreter);
-    words_add(&words, "-m");
-    words_add(&words, "replaybus.describe");
-    words_add(&words, config->python[0] ? "--python" : "--gym");
-    words_add(&words, env_name(config));
+    words_put(&words, config->interpreter, "-m", "replaybus.describe", config->python[0] ? "--python" : "--gym",
+              env_name(config));
     for (uint32_t i = 0; i < config->options.count; i++) {
         words_add(&words, "--option");
         words_addf(&words, "%s=%s", options[i].name, options[i].value);
@@ -450,41 +444,18 @@ char **command_describe(const struct env_config *config)
 
 /* ---- endpoints that a broker has written into a file ---- */
 
-static rp_status take_endpoint(const char *path, const char *name, const char *value, char *out, size_t size,
-                               rp_error *err)
-{
-    char *local = endpoint_local(value);
-    bool fits = local && strlen(local) < size;
-    if (fits)
-        snprintf(out, size, "%s", local);
-    free(local);
-    return fits ? RP_OK : err_set(err, RP_INVALID_ARGUMENT, "the %s endpoint in '%s' is too long", name, path);
-}
-
 rp_status endpoints_read(const char *path, struct endpoints *out, rp_error *err)
 {
-    struct {
-        const char *name;
-        char *to;
-    } wanted[] = {{"service", out->service}, {"ingest", out->ingest}, {"events", out->events}};
-    char line[1024], name[16], value[1000];
-    rp_status status = RP_OK;
+    static const char *const names[] = {"service", "ingest", "events"};
+    char *const to[] = {out->service, out->ingest, out->events};
     *out = (struct endpoints){0};
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return err_set(err, RP_IO, "the file '%s' cannot be read", path);
-    while (status == RP_OK && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "%15s %999s", name, value) != 2)
-            continue;
-        for (size_t i = 0; i < 3 && status == RP_OK; i++) {
-            if (strcmp(name, wanted[i].name) == 0)
-                status = take_endpoint(path, name, value, wanted[i].to, sizeof out->service, err);
-        }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *found;
+        RP_TRY(endpoint_from_file(path, names[i], &found, err));
+        bool fits = (size_t)snprintf(to[i], sizeof out->service, "%s", found) < sizeof out->service;
+        free(found);
+        if (!fits)
+            return err_set(err, RP_INVALID_ARGUMENT, "the %s endpoint in '%s' is too long", names[i], path);
     }
-    fclose(file);
-    for (size_t i = 0; i < 3 && status == RP_OK; i++) {
-        if (!strstr(wanted[i].to, "://"))
-            status = err_set(err, RP_NOT_FOUND, "there is no %s endpoint in '%s'", wanted[i].name, path);
-    }
-    return status;
+    return RP_OK;
 }

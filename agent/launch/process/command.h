@@ -31,6 +31,7 @@ struct command_context {
     const struct endpoints *endpoints;
     const struct run_keys *keys;  /* of the run; NULL: none */
     struct guard *guard;          /* of the processes; may be NULL */
+    struct process_place *place;  /* of the processes; NULL: this machine */
     uint32_t actors, learners;    /* how many there are */
     const char *const *overrides; /* more "a.b=c" for our programs, NULL-terminated; may be NULL */
     bool resume;                  /* learners continue from their saved state if there is one */
@@ -52,9 +53,12 @@ char **command_build(const struct command_context *context, enum role role, uint
  * (empty without keys). For children in Python also
  * PYTHONPATH, see command_python_path. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
-/* Starts one process of the run with that command line and environment, and the context's guard; options has the rest. */
-rp_status command_start(const struct command_context *context, enum role role, uint32_t index,
-                        const struct process_options *options, struct process *process, int64_t now_ns, rp_error *err);
+/* Names a process of the run: "broker", "actor-3". Gives out. */
+#define COMMAND_NAME 32u
+const char *command_name(enum role role, uint32_t index, char out[COMMAND_NAME]);
+/* Starts one process of the run with that name, command line and environment, in the context's place. logs: folder of its log. */
+rp_status command_start(const struct command_context *context, enum role role, uint32_t index, const char *logs,
+                        struct process *process, int64_t now_ns, rp_error *err);
 /* Measures saved weights once: replay-actor, or the user's evaluator, with --weights FILE --episodes N, which writes no
  * file and prints "mean return of N episodes: R". */
 struct command_evaluation {
@@ -88,6 +92,8 @@ void words_take(struct words *self, char *word);
 void words_add(struct words *self, const char *word);
 /* Adds the words of a NULL-terminated list, which may be NULL. */
 void words_add_list(struct words *self, const char *const *list);
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define words_put(words, ...) words_add_list((words), WORDS(__VA_ARGS__))
 /* Adds a blank and a word in quotes for the shell. */
 void shell_add(struct text *out, const char *word);
 /* Adds "KEY=PATH", an override, whose value is YAML: quotes keep an unusual path from being read as something else. */

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -20,9 +19,12 @@
 #define TELL_US 200000
 #define BEGIN_S 5
 
+/* More than a run has processes and hosts. One beyond them still dies with the launcher. */
+#define GROUPS_MOST 16384u
+
 struct groups {
-    pid_t *list;
-    size_t count, capacity;
+    pid_t list[GROUPS_MOST];
+    size_t count;
 };
 
 static void groups_remove(struct groups *self, pid_t group)
@@ -38,15 +40,8 @@ static void groups_remove(struct groups *self, pid_t group)
 static void groups_add(struct groups *self, pid_t group)
 {
     groups_remove(self, group);
-    if (self->count == self->capacity) {
-        size_t capacity = self->capacity ? 2 * self->capacity : 64;
-        pid_t *list = realloc(self->list, capacity * sizeof *list);
-        if (!list)
-            return; /* its process still dies with the launcher */
-        self->list = list;
-        self->capacity = capacity;
-    }
-    self->list[self->count++] = group;
+    if (self->count < GROUPS_MOST)
+        self->list[self->count++] = group;
 }
 
 /* What the guard is told. */
@@ -58,7 +53,7 @@ struct word {
 /* parent: killed, too, when the lease is over. folder: see struct guard. */
 static _Noreturn void watch(int from, pid_t parent, const char *folder)
 {
-    struct groups groups = {0};
+    static struct groups groups;
     bool late = false;
     for (;;) {
         struct word word = {0};

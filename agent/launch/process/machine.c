@@ -15,22 +15,17 @@
 #include "proto/base/io.h"
 
 #define MOST_CPUS 65536
-#define STAT_CPUS 16384
 #define FULL 0.85         /* share of busy cores from which on programs take them from each other */
 #define LEAST_OTHERS 0.08 /* share of the cores: less than this is kernel work and rounding of its ticks */
 
-static double affinity(void)
+/* The processors that this process may use: CPU_FREE. NULL: not known. */
+static cpu_set_t *allowed_cpus(void)
 {
-    for (int n = 1024; n <= MOST_CPUS; n *= 4) {
-        size_t size = CPU_ALLOC_SIZE(n);
-        cpu_set_t *set = CPU_ALLOC(n);
-        int count = set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
-        CPU_FREE(set);
-        if (count > 0)
-            return count;
-    }
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (double)online : 1.0;
+    cpu_set_t *set = CPU_ALLOC(MOST_CPUS);
+    if (set && sched_getaffinity(0, CPU_ALLOC_SIZE(MOST_CPUS), set) == 0)
+        return set;
+    CPU_FREE(set);
+    return NULL;
 }
 
 /* ---- control groups (version 2) ---- */
@@ -93,7 +88,10 @@ double machine_cores_below(const char *root, double most)
 
 double machine_cores(void)
 {
-    return machine_cores_below("", affinity());
+    cpu_set_t *set = allowed_cpus();
+    long count = set ? CPU_COUNT_S(CPU_ALLOC_SIZE(MOST_CPUS), set) : sysconf(_SC_NPROCESSORS_ONLN);
+    CPU_FREE(set);
+    return machine_cores_below("", count > 0 ? (double)count : 1.0);
 }
 
 /* ---- memory ---- */
@@ -205,7 +203,7 @@ bool machine_load_parse(const char *text, bool (*allowed)(uint32_t cpu, const vo
         if (strncmp(line, "cpu", 3) != 0 || line[3] < '0' || line[3] > '9')
             continue;
         unsigned long cpu = strtoul(line + 3, &end, 10);
-        if (cpu >= STAT_CPUS || !allowed((uint32_t)cpu, context))
+        if (cpu >= MOST_CPUS || !allowed((uint32_t)cpu, context))
             continue;
         out->busy_ns += busy_ticks(end) * tick_ns;
         out->cores++;
@@ -215,17 +213,16 @@ bool machine_load_parse(const char *text, bool (*allowed)(uint32_t cpu, const vo
 
 static bool in_set(uint32_t cpu, const void *context)
 {
-    return CPU_ISSET_S(cpu, CPU_ALLOC_SIZE(STAT_CPUS), (const cpu_set_t *)context);
+    return CPU_ISSET_S(cpu, CPU_ALLOC_SIZE(MOST_CPUS), (const cpu_set_t *)context);
 }
 
 static bool read_stat(struct machine_load *out)
 {
-    cpu_set_t *set = CPU_ALLOC(STAT_CPUS);
+    cpu_set_t *set = allowed_cpus();
     FILE *file = fopen("/proc/stat", "re");
     char *text = NULL;
     size_t size = 0;
-    bool ok = set && file && sched_getaffinity(0, CPU_ALLOC_SIZE(STAT_CPUS), set) == 0 &&
-              getdelim(&text, &size, '\0', file) > 0 && machine_load_parse(text, in_set, set, out);
+    bool ok = set && file && getdelim(&text, &size, '\0', file) > 0 && machine_load_parse(text, in_set, set, out);
     free(text);
     if (file)
         fclose(file);

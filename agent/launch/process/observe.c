@@ -47,16 +47,6 @@ void observe_files_fini(struct observe_files *self)
     *self = (struct observe_files){0};
 }
 
-/* Makes room for one more element: arrays have a power of two. False: there are `most` already. */
-static bool grow(void **data, uint32_t n, size_t size, uint32_t most)
-{
-    if (n >= most)
-        return false;
-    if (n == 0 || (n >= 16 && (n & (n - 1)) == 0))
-        *data = need_resize(*data, n ? 2 * (size_t)n : 16, size);
-    return true;
-}
-
 /* ---- finding files ---- */
 
 /* Returns the length of "actor-3" in "actor-3.jsonl" and sets the role; 0: the file is not a report. */
@@ -81,8 +71,9 @@ static void add_file(struct observe_files *self, const char *name)
     for (uint32_t i = 0; i < self->n; i++)
         if (strlen(self->files[i].name) == length && memcmp(self->files[i].name, name, length) == 0)
             return;
-    if (!grow((void **)&self->files, self->n, sizeof *self->files, MOST_FILES))
+    if (self->n == MOST_FILES)
         return;
+    self->files = need_room(self->files, self->n, &self->capacity, sizeof *self->files);
     struct observe_file *file = &self->files[self->n++];
     *file = (struct observe_file){.role = role, .idle = NAN, .value = NAN};
     memcpy(file->name, name, length);
@@ -112,8 +103,9 @@ static uint64_t observe_count_of(struct json_object *line, const char *name)
 
 static void add_value(struct observe_files *self, struct json_object *line, double time_s, double value)
 {
-    if (!grow((void **)&self->values, self->n_values, sizeof *self->values, MOST_VALUES))
+    if (self->n_values == MOST_VALUES)
         return;
+    self->values = need_room(self->values, self->n_values, &self->values_capacity, sizeof *self->values);
     self->values[self->n_values++] = (struct observe_value){.time_s = time_s,
                                                             .steps = observe_count_of(line, "environment_steps"),
                                                             .learner_steps = observe_count_of(line, "learner_steps"),
@@ -125,7 +117,7 @@ static void take_causes(struct observe_file *file, struct json_object *line)
 {
     bool any = false;
     for (int i = 0; i < IDLE_CAUSES; i++) {
-        double share = json_map_number(line, idle_key((enum idle_cause)i));
+        double share = json_map_number(line, idle_keys[i]);
         any |= !isnan(share);
         file->by[i] = isnan(share) || isnan(file->idle) ? 0.0 : fmin(fmax(share, 0.0), 1.0);
     }
@@ -293,7 +285,6 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
 
 /* ---- the broker ---- */
 
-#define CONNECT_MS 5000
 #define BACKOFF_MOST_MS 500
 #define MOST_NAMES 4096u
 
@@ -307,7 +298,7 @@ struct counted {
 };
 
 struct observer {
-    char *table;
+    const char *table;
     rp_client *client;
     struct observation last;
     rp_info *info; /* of the last look; NULL: the broker did not answer */
@@ -316,18 +307,19 @@ struct observer {
     struct counted shards[MOST_SHARDS];
 };
 
-struct observer *observer_new(const struct observe_options *options, rp_error *err)
+struct observer *observer_new(const struct command_context *context, const char *service, int64_t every_ns,
+                              int64_t connect_ms, rp_error *err)
 {
     struct observer *self = need_alloc(sizeof *self);
-    self->table = need_text(options->table);
+    char key[1100];
+    self->table = context->config->adder.table;
     self->last = (struct observation){.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN};
     idle_shares_none(&self->last.idle_by);
-    observe_files_init(&self->files, options->folder, options->every_ns);
-    self->files.foreign_actors = options->foreign_actors;
+    observe_files_init(&self->files, context->folder, every_ns);
+    self->files.foreign_actors = context->config->actors.command.count > 0;
     rp_client_options client = {.struct_size = sizeof client, .name = "launch", .backoff_max_ms = BACKOFF_MOST_MS};
-    client.key_file = options->key_file;
-    self->client =
-        rp_client_connect(options->service, &client, options->connect_ms > 0 ? options->connect_ms : CONNECT_MS, err);
+    client.key_file = run_keys_file(context->keys, "admin", key, sizeof key);
+    self->client = rp_client_connect(service, &client, connect_ms, err);
     if (!self->client)
         observer_destroy(&self);
     return self;
@@ -337,12 +329,10 @@ void observer_destroy(struct observer **self)
 {
     if (!self || !*self)
         return;
-    if ((*self)->client)
-        rp_client_destroy(&(*self)->client);
+    rp_client_destroy(&(*self)->client);
     rp_info_free(&(*self)->info);
     rp_info_free(&(*self)->waits);
     observe_files_fini(&(*self)->files);
-    free((*self)->table);
     free(*self);
     *self = NULL;
 }
@@ -430,60 +420,18 @@ static void take_info(struct observer *self, const rp_info *info)
     add_missing(self, info);
 }
 
-struct names {
-    const char **list;
-    uint32_t n;
-};
-
-static void names_add(struct names *self, const char *name)
+/* Gives the names of those whose inserts into the table wait, each once, and how many there are; they are borrowed. */
+static uint32_t waiting_writers(const struct observer *self, const char *names[MOST_NAMES])
 {
-    for (uint32_t i = 0; i < self->n; i++)
-        if (strcmp(self->list[i], name) == 0)
-            return;
-    if (self->n < MOST_NAMES)
-        self->list[self->n++] = name;
-}
-
-static bool same_text(const rp_info *a, const rp_info *b, const char *name)
-{
-    return strcmp(rp_info_text(a, name), rp_info_text(b, name)) == 0;
-}
-
-/* True if the same client waits for permits at another shard, too, earlier in the list. */
-static bool waits_before(const rp_info *waits, uint32_t at)
-{
-    const rp_info *wait = rp_info_at(waits, "waits", at);
-    for (uint32_t i = 0; i < at; i++) {
-        const rp_info *other = rp_info_at(waits, "waits", i);
-        if (strcmp(rp_info_text(wait, "kind"), "permit") == 0 && same_text(wait, other, "kind") &&
-            same_text(wait, other, "table") && same_text(wait, other, "who"))
-            return true;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < rp_info_count(self->waits, "waits") && n < MOST_NAMES; i++) {
+        const rp_info *wait = rp_info_at(self->waits, "waits", i);
+        const char *who = rp_info_text(wait, "who");
+        if (strcmp(rp_info_text(wait, "kind"), "insert") == 0 &&
+            strcmp(rp_info_text(wait, "table"), self->table) == 0 && !waits(who, names, n))
+            names[n++] = who;
     }
-    return false;
-}
-
-/* names borrows from waits. */
-static void take_waits(struct observer *self, const rp_info *waits, struct names *names)
-{
-    struct observation *out = &self->last;
-    out->waiting_samplers = 0;
-    out->inserts_wait[0] = out->samples_wait[0] = '\0';
-    for (uint32_t i = 0; i < rp_info_count(waits, "waits"); i++) {
-        const rp_info *wait = rp_info_at(waits, "waits", i);
-        const char *kind = rp_info_text(wait, "kind"), *text = rp_info_text(wait, "text");
-        if (strcmp(rp_info_text(wait, "table"), self->table) != 0)
-            continue;
-        if (strcmp(kind, "insert") == 0) {
-            names_add(names, rp_info_text(wait, "who"));
-            if (!out->inserts_wait[0])
-                snprintf(out->inserts_wait, sizeof out->inserts_wait, "%s", text);
-        } else if (strcmp(kind, "sample") == 0 || strcmp(kind, "permit") == 0) {
-            out->waiting_samplers += !waits_before(waits, i);
-            if (!out->samples_wait[0])
-                snprintf(out->samples_wait, sizeof out->samples_wait, "%s", text);
-        }
-    }
-    out->waiting_inserts = names->n;
+    return n;
 }
 
 void observer_rescan(struct observer *self)
@@ -493,7 +441,7 @@ void observer_rescan(struct observer *self)
 
 void observer_poll(struct observer *self, int64_t timeout_ms, struct observation *out)
 {
-    struct names names = {need_alloc(MOST_NAMES * sizeof *names.list), 0};
+    const char *names[MOST_NAMES];
     int64_t end_ns = clock_ns() + timeout_ms * NS_PER_MS;
     rp_info_free(&self->info);
     rp_info_free(&self->waits);
@@ -502,13 +450,11 @@ void observer_poll(struct observer *self, int64_t timeout_ms, struct observation
     if (self->last.broker) {
         take_info(self, self->info);
         int64_t left_ms = (end_ns - self->last.at_ns) / NS_PER_MS;
-        if (rp_admin_why(self->client, left_ms > 1 ? left_ms : 1, &self->waits, NULL) == RP_OK)
-            take_waits(self, self->waits, &names);
+        rp_admin_why(self->client, left_ms > 1 ? left_ms : 1, &self->waits, NULL);
     }
     double now_s = clock_unix_s();
     observe_files_read(&self->files, now_s);
-    observe_files_sum(&self->files, names.list, names.n, now_s, &self->last);
-    free(names.list);
+    observe_files_sum(&self->files, names, waiting_writers(self, names), now_s, &self->last);
     *out = self->last;
 }
 

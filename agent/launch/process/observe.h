@@ -13,16 +13,6 @@
 #include "replay/client.h"
 #include "replay/error.h"
 
-struct observe_options {
-    const char *service;  /* endpoint of the broker */
-    const char *table;    /* the table that actors insert into and learners sample */
-    const char *folder;   /* folder of the reports; "": none are read */
-    int64_t every_ns;     /* between two reports of a process (report.every); 0: 2 s */
-    bool foreign_actors;  /* actors are the user's own: that they do not report says nothing about them */
-    const char *key_file; /* "": none; NULL: as the environment says */
-    int64_t connect_ms;   /* how long to wait for the broker's first answer; 0: 5 s */
-};
-
 struct observation {
     int64_t at_ns; /* monotonic */
     bool broker;   /* the broker answered: its values below are new */
@@ -36,9 +26,7 @@ struct observation {
     bool paused;                            /* the table is paused, at all shards that answer */
     double spi;                             /* ratio that the limiter holds now; 0: it holds none */
     uint64_t broker_bytes;
-    uint64_t policy;                            /* version of the parameters; 0: none */
-    uint32_t waiting_inserts, waiting_samplers; /* sessions and requests that wait in the broker */
-    char inserts_wait[256], samples_wait[256];  /* what they wait for; "": none waits */
+    uint64_t policy; /* version of the parameters; 0: none */
     /* ---- from reports */
     double actor_idle, learner_idle; /* mean over the newest reports of processes that still report; NAN: none */
     struct idle_shares idle_by;      /* the same by cause */
@@ -50,8 +38,11 @@ struct observation {
 };
 
 struct observer;
-/* Connects; NULL if no broker answers within a few seconds. Later it reconnects by itself. */
-struct observer *observer_new(const struct observe_options *options, rp_error *err);
+/* Connects; NULL if no broker answers at `service` within connect_ms. Later it reconnects by itself. Of the context, which is borrowed:
+ * the table that actors insert into and learners sample, whether actors are the user's own, the folder of the reports ("": none are
+ * read) and the admin key. every_ns: between two reports of a process; 0: 2 s. */
+struct observer *observer_new(const struct command_context *context, const char *service, int64_t every_ns,
+                              int64_t connect_ms, rp_error *err);
 void observer_destroy(struct observer **self);
 /* Never waits longer than timeout_ms for the broker; without an answer the broker's values stay as they were. */
 void observer_poll(struct observer *self, int64_t timeout_ms, struct observation *out);
@@ -65,7 +56,7 @@ struct observe_value {
     double seconds; /* duration; NAN: not known */
 };
 const struct observe_value *observer_values(const struct observer *self, uint32_t *n);
-/* Explains what limits the run, from the last look; run: what its launcher sees. */
+/* Explains what limits the run, from the last look; run: what its launcher sees; may be NULL. */
 void observer_why(const struct observer *self, const struct why_run *run, struct why *out);
 /* The client, for counters. */
 rp_client *observer_client(struct observer *self);
@@ -90,12 +81,12 @@ struct observe_file {
 struct observe_files {
     char folder[512];
     double every_s;
-    bool foreign_actors;       /* see observe.h */
+    bool foreign_actors;       /* actors are the user's own: that they do not report says nothing about them */
     double first_s, scanned_s; /* times of the first and of the last search for new files */
     struct observe_file *files;
-    uint32_t n;
+    uint32_t n, capacity;
     struct observe_value *values;
-    uint32_t n_values;
+    uint32_t n_values, values_capacity;
 };
 
 /* With folder "", nothing is ever read. */

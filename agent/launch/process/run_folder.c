@@ -188,55 +188,41 @@ rp_status run_folder_find_living(const char *runs, const char *given, char out[F
 
 /* ---- the lock ---- */
 
-static int open_lock(const char *folder, int flags)
-{
-    char path[FOLDER_SIZE + 16];
-    return open(run_folder_path(path, sizeof path, folder, FOLDER_LOCK), flags | O_CLOEXEC, 0666);
-}
-
-rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
-{
-    *lock = open_lock(folder, O_RDWR | O_CREAT);
-    if (*lock < 0)
-        return err_set(err, RP_IO, "'%s/" FOLDER_LOCK "' cannot be written: %s", folder, strerror(errno));
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
-        return RP_OK;
-    int error = errno;
-    close(*lock);
-    *lock = -1;
-    if (error != EWOULDBLOCK)
-        return err_set(err, RP_IO,
-                       "locks do not work in '%s' (%s): put the runs' folder on another file system, or mount this one "
-                       "with flock",
-                       folder, strerror(error));
-    return err_set(err, RP_FAILED_PRECONDITION,
-                   "another replay-launch works on '%s': 'replay-launch stop --run %s' ends it", folder, folder);
-}
-
-bool run_folder_locked(const char *folder)
-{
-    int lock = open_lock(folder, O_RDWR | O_CREAT), kind = LOCK_EX;
-    if (lock < 0) { /* the run of another user: it can be looked at */
-        lock = open_lock(folder, O_RDONLY);
-        kind = LOCK_SH;
-    }
-    if (lock < 0)
-        return false;
-    bool locked = flock(lock, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    close(lock);
-    return locked;
-}
-
 int run_folder_lock_file(const char *folder, const char *file, mode_t mode, int how)
 {
     char path[FOLDER_SIZE + 400];
     int fd = open(run_folder_path(path, sizeof path, folder, file), O_RDWR | O_CREAT | O_CLOEXEC, mode);
+    if (fd < 0 && how & LOCK_SH) /* a file of another user's run: who only looks need not write it */
+        fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 || flock(fd, how) == 0)
         return fd;
     int error = errno;
     close(fd);
     errno = error;
     return -1;
+}
+
+rp_status run_folder_lock(const char *folder, int *lock, rp_error *err)
+{
+    *lock = run_folder_lock_file(folder, FOLDER_LOCK, 0666, LOCK_EX | LOCK_NB);
+    if (*lock >= 0)
+        return RP_OK;
+    if (errno == EWOULDBLOCK)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "another replay-launch works on '%s': 'replay-launch stop --run %s' ends it", folder, folder);
+    return err_set(err, RP_IO,
+                   "'%s/" FOLDER_LOCK "' cannot be written and locked (%s): if the file system has no locks, put the "
+                   "runs' folder on another one, or mount this one with flock",
+                   folder, strerror(errno));
+}
+
+bool run_folder_locked(const char *folder)
+{
+    int lock = run_folder_lock_file(folder, FOLDER_LOCK, 0666, LOCK_SH | LOCK_NB);
+    bool locked = lock < 0 && errno == EWOULDBLOCK;
+    if (lock >= 0)
+        close(lock);
+    return locked;
 }
 
 bool run_folder_is_fresh(const char *folder)
@@ -361,6 +347,12 @@ bool run_folder_is_elsewhere(const struct folder_state *state)
     char node[FOLDER_NODE];
     run_folder_this_node(node);
     return state->node[0] && node[0] && strcmp(state->node, node) != 0;
+}
+
+bool run_folder_works_here(const char *folder, struct folder_state *state)
+{
+    return run_folder_locked(folder) && run_folder_read_state(folder, state, NULL) == RP_OK &&
+           !run_folder_is_elsewhere(state);
 }
 
 /* ---- who asks for the end ---- */

@@ -87,6 +87,9 @@ void run_folder_this_node(char out[FOLDER_NODE]);
 /* True if the run's launcher works, or has worked, on another machine. */
 bool run_folder_is_elsewhere(const struct folder_state *state);
 
+/* True if a launcher of this machine works on the run, whose state is read then. */
+bool run_folder_works_here(const char *folder, struct folder_state *state);
+
 /* Writes a file whole or not at all. */
 rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err);
 /* The same for a struct as JSON. */

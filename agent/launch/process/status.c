@@ -32,14 +32,6 @@ enum phase phase_find(const char *name)
     return phase;
 }
 
-bool status_is_limited(const struct status *self)
-{
-    for (int cause = 0; cause < WHY_CAUSES; cause++)
-        if (!why_limits((enum why_cause)cause) && strcmp(self->cause, why_cause_names[cause]) == 0)
-            return false;
-    return self->waits[0] != '\0';
-}
-
 struct why_run status_facts(const struct status *self)
 {
     return (struct why_run){.actors = self->actors,
@@ -91,13 +83,6 @@ static const struct json_row status_rows[] = {
     NUMBER(planned_samples, NAN),
     NUMBER(planned_actor_idle, NAN),
     NUMBER(planned_learner_idle, NAN),
-    TEXT(waits),
-    TEXT(advice),
-    TEXT(cause),
-    TEXT(blocked),
-    TEXT(blocked_table),
-    TEXT(bad),
-    NUMBER(network_rate, NAN),
     COUNT(size),
     COUNT(max_size),
     NUMBER(min_size, 0),
@@ -187,6 +172,7 @@ char *status_to_json(const struct status *self, bool whole)
     struct json out = {0};
     json_open(&out, '{');
     json_map_write(&out, status_rows, self);
+    json_map_write(&out, why_rows, &self->why);
     if (whole) {
         json_map_write(&out, list_rows, self);
         bool some = self->values && self->value_steps;
@@ -208,44 +194,45 @@ static uint32_t array_length(struct json_object *object, const char *name, struc
 }
 
 /* Keeps the newest evaluations if there are more than STATUS_MAX_VALUES. */
-static void get_values(struct json_object *object, struct status_copy *out)
+static void get_values(struct json_object *object, struct status *out)
 {
     struct json_object *steps = NULL, *values = NULL;
     uint32_t n = array_length(object, "values", &values), n_steps = array_length(object, "value_steps", &steps);
     n = n < n_steps ? n : n_steps;
     uint32_t first = n > STATUS_MAX_VALUES ? n - STATUS_MAX_VALUES : 0, keep = n - first;
-    out->status.n_values = keep;
+    out->n_values = keep;
     if (!keep)
         return;
-    out->status.value_steps = out->value_steps = need_alloc(keep * sizeof *out->value_steps);
-    out->status.values = out->values = need_alloc(keep * sizeof *out->values);
+    double *block = need_alloc((size_t)keep * 2 * sizeof *block); /* the steps, then the values */
+    out->value_steps = block;
+    out->values = block + keep;
     for (uint32_t i = 0; i < keep; i++) {
-        out->value_steps[i] = json_map_real(json_object_array_get_idx(steps, first + i), NAN);
-        out->values[i] = json_map_real(json_object_array_get_idx(values, first + i), NAN);
+        block[i] = json_map_real(json_object_array_get_idx(steps, first + i), NAN);
+        block[keep + i] = json_map_real(json_object_array_get_idx(values, first + i), NAN);
     }
 }
 
-bool status_from_json(const char *text, struct status_copy *out)
+bool status_from_json(const char *text, struct status *out)
 {
-    *out = (struct status_copy){0};
+    *out = (struct status){0};
     struct json_object *object = text ? json_tokener_parse(text) : NULL;
     bool ok = phase_find(json_map_text(object, "phase")) < PHASES;
     if (ok) {
-        json_map_read(object, status_rows, &out->status);
-        json_map_read(object, list_rows, &out->status);
+        json_map_read(object, status_rows, out);
+        json_map_read(object, why_rows, &out->why);
+        json_map_read(object, list_rows, out);
         get_values(object, out);
     }
     json_object_put(object);
     return ok;
 }
 
-void status_copy_fini(struct status_copy *self)
+void status_fini(struct status *self)
 {
-    free(self->value_steps);
-    free(self->values);
-    free((void *)(uintptr_t)self->status.processes);
-    free((void *)(uintptr_t)self->status.hosts);
-    *self = (struct status_copy){0};
+    free((void *)(uintptr_t)self->value_steps);
+    free((void *)(uintptr_t)self->processes);
+    free((void *)(uintptr_t)self->hosts);
+    *self = (struct status){0};
 }
 
 /* Figures as OpenMetrics text. Families are rows of a table; a row knows where its number is. */

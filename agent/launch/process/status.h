@@ -74,13 +74,7 @@ struct status {
     double actor_idle, learner_idle; /* NAN: not known */
     struct idle_shares idle_by;      /* the same by cause */
     double planned_inserts, planned_samples, planned_actor_idle, planned_learner_idle; /* NAN: no plan */
-    char waits[640];         /* what limits the run, or that nothing does, in a sentence; "": not known yet */
-    char advice[320];        /* what would help; "" */
-    char cause[16];          /* the same as a word: why_cause_names; "" */
-    char blocked[16];        /* whose arrow stands still: why_side_names; "": nobody's */
-    char blocked_table[256]; /* at which table; "" */
-    bool bad;                /* nothing gets better by itself */
-    double network_rate;     /* bytes/s from writers that wait for the network; NAN: none does */
+    struct why why; /* what limits the run, or that nothing does; its cause is WHY_CAUSES if that is not known yet */
     uint64_t size, max_size; /* of the table */
     double min_size;
     double cursor, cursor_low, cursor_high; /* of its limiter, and the bounds; NAN: not known, or no bound */
@@ -108,20 +102,14 @@ struct status {
 
 /* What the run itself knows about its waits. */
 struct why_run status_facts(const struct status *self);
-/* True if something limits the run. */
-bool status_is_limited(const struct status *self);
 
 /* Returns one JSON object without a line end: free(). With `whole` (status.json) it includes processes, hosts and values;
  * without, it is a line of metrics.jsonl and of --json-lines. */
 char *status_to_json(const struct status *self, bool whole);
 
-/* The contents of status.json, for `replay-launch status`; owns what the status borrows. */
-struct status_copy {
-    struct status status;
-    double *value_steps, *values;
-};
-bool status_from_json(const char *text, struct status_copy *out);
-void status_copy_fini(struct status_copy *self);
+/* Reads status.json. The status owns what it points to: status_fini. */
+bool status_from_json(const char *text, struct status *out);
+void status_fini(struct status *self);
 
 /* Adds all families, each with type, unit and help, and the end mark. Figures that are not known are left out. */
 void status_metrics(struct text *out, const struct status *status);

@@ -13,6 +13,7 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/base/json_map.h"
+#include "proto/base/log.h"
 #include "proto/base/need.h"
 
 #define LIMIT_NS (30 * NS_PER_S)
@@ -86,6 +87,14 @@ rp_status slurm_run(const char *const *argv, int64_t limit_ns, char **out, rp_er
         *out = need_text(call.out);
     call_fini(&call);
     return status;
+}
+
+void slurm_say(bool loud, const char *text)
+{
+    char quoted[1200];
+    log_line(loud ? LEVEL_WARN : LEVEL_INFO, "A0441", "slurm", "text=%s", log_quote(quoted, sizeof quoted, text));
+    puts(text);
+    fflush(stdout);
 }
 
 /* ---- parsing ---- */
@@ -200,8 +209,7 @@ rp_status slurm_poll(uint64_t id, struct slurm_job *out, rp_error *err)
     rp_error own = {0};
     err = err ? err : &own; /* its text tells whether the job is unknown */
     *out = (struct slurm_job){.id = id};
-    rp_status status =
-        slurm_run(SLURM_WORDS("squeue", "-h", "-j", name_of(id, name), "-o", SLURM_FORMAT), 0, &text, err);
+    rp_status status = slurm_run(WORDS("squeue", "-h", "-j", name_of(id, name), "-o", SLURM_FORMAT), 0, &text, err);
     if (status == RP_OK)
         slurm_parse_jobs(text, out, 1);
     free(text);
@@ -211,7 +219,7 @@ rp_status slurm_poll(uint64_t id, struct slurm_job *out, rp_error *err)
 rp_status slurm_ask(uint64_t id, rp_error *err)
 {
     char name[24];
-    return slurm_run(SLURM_WORDS("scancel", "--batch", "--signal=TERM", name_of(id, name)), 0, NULL, err);
+    return slurm_run(WORDS("scancel", "--batch", "--signal=TERM", name_of(id, name)), 0, NULL, err);
 }
 
 rp_status slurm_cancel(uint64_t id, rp_error *err)
@@ -221,14 +229,14 @@ rp_status slurm_cancel(uint64_t id, rp_error *err)
     err = err ? err : &own;
     if (id == 0)
         return RP_OK;
-    rp_status status = slurm_run(SLURM_WORDS("scancel", name_of(id, name)), 0, NULL, err);
+    rp_status status = slurm_run(WORDS("scancel", name_of(id, name)), 0, NULL, err);
     return status != RP_OK && is_unknown(err) ? RP_OK : status;
 }
 
 rp_status slurm_requeue(uint64_t id, rp_error *err)
 {
     char name[24];
-    return slurm_run(SLURM_WORDS("scontrol", "requeue", name_of(id, name)), 0, NULL, err);
+    return slurm_run(WORDS("scontrol", "requeue", name_of(id, name)), 0, NULL, err);
 }
 
 /* ---- slurm.json ---- */
@@ -269,11 +277,9 @@ static void add_job(struct words *self, const struct run_config *config, bool ac
 {
     const struct slurm_section *slurm = &config->launch.slurm;
     uint32_t least = 1, most = 1;
-    words_add(self, "--nodes=1");
-    words_add(self, "--ntasks=1");
+    words_put(self, "--nodes=1", "--ntasks=1");
     words_addf(self, "--" RUN_SLURM_SIGNAL "=B:USR1@%" PRId64, run_config_slurm_warning(config) / NS_PER_S);
-    words_add(self, "--requeue");
-    words_add(self, "--open-mode=append");
+    words_put(self, "--requeue", "--open-mode=append");
     add_options(self, actors ? &slurm->actors : &slurm->core, actors ? RUN_SLURM_CORES : RUN_SLURM_SIGNAL);
     if (!actors)
         return;
@@ -394,7 +400,7 @@ static void check_job(const struct run_config *config, bool actors, struct schem
 {
     struct words words = {0};
     rp_error err = {0};
-    words_add_list(&words, SLURM_WORDS("sbatch", "--test-only"));
+    words_put(&words, "sbatch", "--test-only");
     add_job(&words, config, actors);
     words_add(&words, "--wrap=true");
     rp_status status = slurm_run((const char *const *)words.list, 0, NULL, &err);
@@ -416,11 +422,11 @@ void slurm_check(const struct run_config *config, struct schema_report *report)
 static rp_status ask_node(const struct slurm_section *slurm, const char *path, char **answer, rp_error *err)
 {
     struct words words = {0};
-    words_add_list(&words, SLURM_WORDS("srun", "--nodes=1", "--ntasks=1", "--immediate=8", "--quiet"));
+    words_put(&words, "srun", "--nodes=1", "--ntasks=1", "--immediate=8", "--quiet");
     add_options(&words, &slurm->core, RUN_SLURM_SIGNAL); /* srun has another */
     words_add(&words, "--cpus-per-task=1"); /* not as many as the job will need: nobody waits for them now */
     words_add(&words, "--mem=64M");
-    words_add_list(&words, SLURM_WORDS("--", "sh", "-c", "test -e \"$1\" && echo seen || echo missing", "sh", path));
+    words_put(&words, "--", "sh", "-c", "test -e \"$1\" && echo seen || echo missing", "sh", path);
     rp_status status = slurm_run((const char *const *)words.list, SHARED_NS, answer, err);
     command_free(&words.list);
     return status;

@@ -23,7 +23,8 @@
 /* Tasks that one order may give back. */
 #define MOST_REQUEUED 64u
 
-enum order { ORDER_NONE, ORDER_SUBMIT, ORDER_THROTTLE, ORDER_REQUEUE };
+/* What a program of Slurm is asked for: one thing at a time. */
+enum order { ORDER_LOOK, ORDER_SUBMIT, ORDER_THROTTLE, ORDER_REQUEUE };
 
 struct slurm_source {
     struct host_source hosts; /* first: the pool hands it back */
@@ -34,9 +35,10 @@ struct slurm_source {
     uint32_t throttle;      /* tasks that Slurm lets run now */
     struct slurm_job *jobs; /* tasks at the last look, by index */
     uint32_t n_jobs;
-    bool *there; /* by index: the pool knows this task as a host */
-    struct call look, order;
-    enum order order_kind;
+    bool *there;            /* by index: the pool knows this task as a host */
+    struct host_pool *pool; /* of the present look */
+    struct call call;
+    enum order order;          /* of the call */
     uint32_t order_value;      /* throttle that the order sets */
     int64_t poll_ns, order_ns; /* earliest time of the next one */
     uint32_t empty_looks;
@@ -45,18 +47,17 @@ struct slurm_source {
     bool unrecorded;      /* slurm.json lacks the number of the array */
 };
 
-static void say(struct slurm_source *self, bool loud, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Says what happens to the array: "the actor array is job 12". */
+static void say(bool loud, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static void say(struct slurm_source *self, bool loud, const char *format, ...)
+static void say(bool loud, const char *format, ...)
 {
     char text[1024];
     va_list args;
-    if (!self->options.say)
-        return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    self->options.say(self->options.context, loud, text);
+    slurm_say(loud, text);
 }
 
 /* ---- the array ---- */
@@ -81,8 +82,7 @@ static rp_status take_array(struct slurm_source *self, uint64_t id, rp_error *er
     self->record.array = id;
     self->throttle = self->wanted;
     self->empty_looks = self->short_looks = 0;
-    say(self, false, "the actor array is job %" PRIu64 ": %u of %u tasks may run", id, self->wanted,
-        self->record.tasks);
+    say(false, "the actor array is job %" PRIu64 ": %u of %u tasks may run", id, self->wanted, self->record.tasks);
     rp_status status = slurm_record_write(self->options.folder, &self->record, err);
     self->unrecorded = status != RP_OK;
     return status;
@@ -105,7 +105,7 @@ static bool is_whole(struct slurm_source *self)
     if (self->record.array == 0)
         return false;
     snprintf(name, sizeof name, "%" PRIu64, self->record.array);
-    if (slurm_run(SLURM_WORDS("squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT), 0, &text, &err) != RP_OK)
+    if (slurm_run(WORDS("squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT), 0, &text, &err) != RP_OK)
         return false;
     uint32_t n = slurm_parse_jobs(text, self->jobs, self->record.tasks), alive = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -118,7 +118,7 @@ static rp_status take_over(struct slurm_source *self, uint32_t tasks, rp_error *
 {
     if (self->record.tasks == tasks && is_whole(self)) {
         self->throttle = 0; /* not known: the first order sets it */
-        say(self, false, "the actor array of the last leg, job %" PRIu64 ", is still there", self->record.array);
+        say(false, "the actor array of the last leg, job %" PRIu64 ", is still there", self->record.array);
         return RP_OK;
     }
     RP_TRY(slurm_cancel(self->record.array, err));
@@ -139,8 +139,7 @@ static const char *task_name(uint32_t index, char out[HOST_NAME])
  * the variable from the login node, where it means the user's own machine. */
 static const char become_node[] = "SSH_CONNECTION=$SLURM_LAUNCH_NODE_IPADDR; export SSH_CONNECTION; exec \"$0\" node";
 
-static rp_status appear(struct slurm_source *self, struct host_pool *pool, const struct slurm_job *job, int64_t now_ns,
-                        rp_error *err)
+static rp_status appear(struct slurm_source *self, const struct slurm_job *job, int64_t now_ns, rp_error *err)
 {
     char name[HOST_NAME], id[40], cores[40];
     uint32_t each = run_config_slurm_each(self->options.config);
@@ -150,14 +149,14 @@ static rp_status appear(struct slurm_source *self, struct host_pool *pool, const
                                 "--mem=0",     "--mpi=none", "--unbuffered", "sh",        "-c",         become_node,
                                 self->program, NULL};
     char **carrier = slurm_without_job(argv);
-    rp_status status =
-        host_pool_appear(pool, task_name(job->index, name), (const char *const *)carrier, (double)each, now_ns, err);
+    rp_status status = host_pool_appear(self->pool, task_name(job->index, name), (const char *const *)carrier,
+                                        (double)each, now_ns, err);
     command_free(&carrier);
     return status;
 }
 
 /* Tells the pool what has changed since the last look. */
-static void tell_pool(struct slurm_source *self, struct host_pool *pool, int64_t now_ns)
+static void tell_pool(struct slurm_source *self, int64_t now_ns)
 {
     bool *runs = need_alloc(self->record.tasks * sizeof *runs);
     char name[HOST_NAME];
@@ -167,13 +166,13 @@ static void tell_pool(struct slurm_source *self, struct host_pool *pool, int64_t
         if (job->index >= self->record.tasks || job->state != SLURM_RUNNING)
             continue;
         runs[job->index] = true;
-        if (!self->there[job->index] && appear(self, pool, job, now_ns, &err) != RP_OK)
-            say(self, true, "task %u of the actor array cannot be used: %s", job->index, err.text);
+        if (!self->there[job->index] && appear(self, job, now_ns, &err) != RP_OK)
+            say(true, "task %u of the actor array cannot be used: %s", job->index, err.text);
         self->there[job->index] = true;
     }
     for (uint32_t i = 0; i < self->record.tasks; i++) {
         if (self->there[i] && !runs[i])
-            host_pool_vanish(pool, task_name(i, name));
+            host_pool_vanish(self->pool, task_name(i, name));
         self->there[i] = runs[i];
     }
     free(runs);
@@ -192,7 +191,7 @@ static void count_tasks(struct slurm_source *self)
     }
     self->short_looks += self->short_looks < UINT32_MAX;
     if (self->short_looks == SHORT_LOOKS)
-        say(self, true,
+        say(true,
             "the actor array, job %" PRIu64
             ", has %u of the %u tasks that the run wants: tasks that have ended for good "
             "are not replaced. 'scancel %" PRIu64 "' ends the others, too, and the whole array is submitted again",
@@ -205,63 +204,69 @@ static int by_index(const void *a, const void *b)
     return (left->index > right->index) - (left->index < right->index);
 }
 
-static void take_look(struct slurm_source *self, struct host_pool *pool, rp_status status, const rp_error *err,
-                      int64_t now_ns)
+static void take_look(struct slurm_source *self, rp_status status, const rp_error *err, int64_t now_ns)
 {
     bool unknown = status != RP_OK && strstr(err->text, "Invalid job id");
     self->poll_ns = now_ns + POLL_NS;
     if (status != RP_OK && !unknown) {
         if (!self->look_failed)
-            say(self, true, "the actor array cannot be watched: %s", err->text);
+            say(true, "the actor array cannot be watched: %s", err->text);
         self->look_failed = true;
         return;
     }
     self->look_failed = false;
-    self->n_jobs = unknown ? 0 : slurm_parse_jobs(self->look.out, self->jobs, self->record.tasks);
+    self->n_jobs = unknown ? 0 : slurm_parse_jobs(self->call.out, self->jobs, self->record.tasks);
     /* The lowest indices become the first hosts: those that take actors first, and that are given back last. */
     qsort(self->jobs, self->n_jobs, sizeof *self->jobs, by_index);
     count_tasks(self);
-    tell_pool(self, pool, now_ns);
-}
-
-static void keep_looking(struct slurm_source *self, struct host_pool *pool, int64_t now_ns)
-{
-    char name[24];
-    rp_error err = {0};
-    rp_status status = RP_OK;
-    if (self->look.process.running) {
-        if (!call_ended(&self->look))
-            return;
-        status = slurm_call_judge(&self->look, &err);
-        take_look(self, pool, status, &err, now_ns);
-        return;
-    }
-    if (now_ns < self->poll_ns || self->record.array == 0)
-        return;
-    snprintf(name, sizeof name, "%" PRIu64, self->record.array);
-    const char *const argv[] = {"squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT, NULL};
-    status = slurm_call_start(&self->look, argv, LOOK_LIMIT_NS, &err);
-    if (status != RP_OK)
-        take_look(self, pool, status, &err, now_ns);
+    tell_pool(self, now_ns);
 }
 
 /* ---- orders ---- */
 
-static void begin(struct slurm_source *self, enum order kind, const char *const *argv, int64_t now_ns)
+static void take_order(struct slurm_source *self, rp_status status, rp_error *err, int64_t now_ns)
+{
+    uint64_t id;
+    if (status == RP_OK && self->order == ORDER_THROTTLE)
+        self->throttle = self->order_value;
+    if (status == RP_OK && self->order == ORDER_SUBMIT)
+        status = slurm_take_id(self->call.out, &id, err);
+    if (status == RP_OK && self->order == ORDER_SUBMIT)
+        status = take_array(self, id, err);
+    if (status == RP_OK)
+        return;
+    say(true, "the actor array cannot be changed: %s", err->text);
+    self->order_ns = now_ns + RETRY_NS;
+}
+
+static void take(struct slurm_source *self, rp_status status, rp_error *err, int64_t now_ns)
+{
+    if (self->order == ORDER_LOOK)
+        take_look(self, status, err, now_ns);
+    else
+        take_order(self, status, err, now_ns);
+}
+
+static void begin(struct slurm_source *self, enum order order, const char *const *argv, int64_t now_ns)
 {
     rp_error err = {0};
-    self->order_kind = kind;
-    if (slurm_call_start(&self->order, argv, LOOK_LIMIT_NS, &err) == RP_OK)
-        return;
-    say(self, true, "the actor array cannot be changed: %s", err.text);
-    self->order_kind = ORDER_NONE;
-    self->order_ns = now_ns + RETRY_NS;
+    self->order = order;
+    rp_status status = slurm_call_start(&self->call, argv, LOOK_LIMIT_NS, &err);
+    if (status != RP_OK)
+        take(self, status, &err, now_ns);
+}
+
+static void look_again(struct slurm_source *self, int64_t now_ns)
+{
+    char name[24];
+    snprintf(name, sizeof name, "%" PRIu64, self->record.array);
+    begin(self, ORDER_LOOK, WORDS("squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT), now_ns);
 }
 
 static void submit_again(struct slurm_source *self, int64_t now_ns)
 {
     struct submission submission = {0};
-    say(self, true, "the actor array, job %" PRIu64 ", was cancelled: it is submitted again", self->record.array);
+    say(true, "the actor array, job %" PRIu64 ", was cancelled: it is submitted again", self->record.array);
     submission_fill(&submission, self);
     begin(self, ORDER_SUBMIT, submission.words, now_ns);
 }
@@ -273,8 +278,7 @@ static void set_throttle(struct slurm_source *self, int64_t now_ns)
     snprintf(job, sizeof job, "JobId=%" PRIu64, self->record.array);
     snprintf(throttle, sizeof throttle, "ArrayTaskThrottle=%u", self->wanted);
     self->order_value = self->wanted;
-    const char *const argv[] = {"scontrol", "update", job, throttle, NULL};
-    begin(self, ORDER_THROTTLE, argv, now_ns);
+    begin(self, ORDER_THROTTLE, WORDS("scontrol", "update", job, throttle), now_ns);
 }
 
 /* Puts tasks beyond the throttle back into the queue, those with the highest indices first. They wait there until the throttle
@@ -292,44 +296,15 @@ static void give_back(struct slurm_source *self, uint32_t surplus, int64_t now_n
         self->jobs[i].state = SLURM_ENDING; /* until the next look */
         surplus--;
     }
-    say(self, false, "the run needs %u task%s of the actor array: %s %s back", self->wanted,
-        self->wanted == 1 ? "" : "s", list, strchr(list, ',') ? "go" : "goes");
-    const char *const argv[] = {"scontrol", "requeue", list, NULL};
-    begin(self, ORDER_REQUEUE, argv, now_ns);
+    say(false, "the run needs %u task%s of the actor array: %s %s back", self->wanted, self->wanted == 1 ? "" : "s",
+        list, strchr(list, ',') ? "go" : "goes");
+    begin(self, ORDER_REQUEUE, WORDS("scontrol", "requeue", list), now_ns);
 }
 
-static void take_order(struct slurm_source *self, rp_status status, rp_error *err, int64_t now_ns)
-{
-    enum order kind = self->order_kind;
-    self->order_kind = ORDER_NONE;
-    if (status == RP_OK && kind == ORDER_THROTTLE)
-        self->throttle = self->order_value;
-    uint64_t id;
-    if (status == RP_OK && kind == ORDER_SUBMIT)
-        status = slurm_take_id(self->order.out, &id, err);
-    if (status == RP_OK && kind == ORDER_SUBMIT)
-        status = take_array(self, id, err);
-    if (status == RP_OK)
-        return;
-    say(self, true, "the actor array cannot be changed: %s", err->text);
-    self->order_ns = now_ns + RETRY_NS;
-}
-
-/* One order at a time, and the next one from what is seen then: an order that is lost is given again. */
+/* Each order follows from what is seen then: an order that is lost is given again. */
 static void keep_size(struct slurm_source *self, int64_t now_ns)
 {
-    rp_error err = {0};
-    rp_status status = RP_OK;
     uint32_t running = 0;
-    if (self->order.process.running) {
-        if (!call_ended(&self->order))
-            return;
-        status = slurm_call_judge(&self->order, &err);
-        take_order(self, status, &err, now_ns);
-        return;
-    }
-    if (now_ns < self->order_ns)
-        return;
     for (uint32_t i = 0; i < self->n_jobs; i++)
         running += self->jobs[i].state == SLURM_RUNNING;
     if (self->unrecorded) { /* tasks of an array that slurm.json does not name give up */
@@ -348,8 +323,14 @@ static void keep_size(struct slurm_source *self, int64_t now_ns)
 static void look(struct host_source *hosts, struct host_pool *pool, int64_t now_ns)
 {
     struct slurm_source *self = (struct slurm_source *)hosts;
-    keep_looking(self, pool, now_ns);
-    keep_size(self, now_ns);
+    rp_error err = {0};
+    self->pool = pool;
+    if (self->call.process.running && call_ended(&self->call))
+        take(self, slurm_call_judge(&self->call, &err), &err, now_ns);
+    if (!self->call.process.running && now_ns >= self->poll_ns && self->record.array != 0)
+        look_again(self, now_ns);
+    if (!self->call.process.running && now_ns >= self->order_ns)
+        keep_size(self, now_ns);
 }
 
 static void want(struct host_source *hosts, uint32_t actors)
@@ -393,10 +374,9 @@ void slurm_source_destroy(struct slurm_source **pointer)
     rp_error err = {0};
     if (!self)
         return;
-    call_fini(&self->look);
-    call_fini(&self->order);
+    call_fini(&self->call);
     if (slurm_cancel(self->record.array, &err) != RP_OK)
-        say(self, true, "the actor array, job %" PRIu64 ", could not be cancelled: %s", self->record.array, err.text);
+        say(true, "the actor array, job %" PRIu64 ", could not be cancelled: %s", self->record.array, err.text);
     free(self->jobs);
     free(self->there);
     free(self);

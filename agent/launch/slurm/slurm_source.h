@@ -11,9 +11,6 @@ struct slurm_source_options {
     const struct run_config *config;
     const char *folder;   /* of the run */
     const char *programs; /* folder of replay-launch, the same on all nodes */
-    /* What happens to the array, for people: "the array of actors is job 12". context: the first argument. May be NULL. */
-    void (*say)(void *context, bool loud, const char *text);
-    void *context;
 };
 
 struct slurm_source;

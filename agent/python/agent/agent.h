@@ -5,7 +5,7 @@
  *   env.c      the types Env and VectorEnv, and specs of environments
  *   config.c   a run's configuration
  *   program.c  the actor program with environments in Python
- *   player.c   the C actor without its environments; actor.c: the type Actor */
+ *   actor.c    the type Actor: the C actor without its environments */
 #ifndef AGENT_PYTHON_AGENT_H
 #define AGENT_PYTHON_AGENT_H
 

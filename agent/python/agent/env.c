@@ -75,7 +75,7 @@ PyObject *env_spec_describe(const rp_env_spec *spec)
 {
     PyObject *shape = core_shape(spec->observation_shape, spec->observation_rank);
     PyObject *low = numbers(spec->action_low, spec->action_size), *high = numbers(spec->action_high, spec->action_size);
-    return Py_BuildValue("(sNINNI)", column_dtype_name(spec->observation_dtype), shape, spec->n_actions, low, high,
+    return Py_BuildValue("(sNINNI)", dtype_name(spec->observation_dtype), shape, spec->n_actions, low, high,
                          spec->max_steps);
 }
 
@@ -177,62 +177,7 @@ static bool check_phases(const envs_object *self)
     return true;
 }
 
-/* ---- a step of one environment */
-
-/* Reads the action into *number or *cell, and returns its memory. NULL with an exception set. */
-static const void *read_action(envs_object *self, PyObject *value, int32_t *number, struct cell *cell)
-{
-    uint32_t n = self->slots[0].env.spec.n_actions;
-    if (n == 0)
-        return cell_take(cell, &self->action, value, 0) ? cell->data : NULL;
-    long long action = PyLong_AsLongLong(value);
-    if (action == -1 && PyErr_Occurred())
-        return NULL;
-    if (action < 0 || action >= (long long)n) {
-        PyErr_Format(PyExc_ValueError, "the action is %lld; it may be 0 to %u", action, n - 1);
-        return NULL;
-    }
-    *number = (int32_t)action;
-    return number;
-}
-
-static PyObject *step_alone(envs_object *self, PyObject *value)
-{
-    struct env_slot *slot = &self->slots[0];
-    struct cell cell = {.data = NULL};
-    int32_t number;
-    void *data;
-    const void *action = read_action(self, value, &number, &cell);
-    PyObject *observation = action ? get_output(self, OUT_OBSERVATION, &data) : NULL, *answer = NULL;
-    if (observation) {
-        rp_env_result result;
-        rp_error err = {0};
-        PyThreadState *thread = slot->env.library ? PyEval_SaveThread() : NULL; /* a plug-in may take its time */
-        rp_status status = step_slot(slot, action, data, &result, &err);
-        if (thread)
-            PyEval_RestoreThread(thread);
-        if (status != RP_OK)
-            core_raise(status, err.text);
-        else
-            answer = Py_BuildValue("(OdOO{})", observation, (double)result.reward, result.terminal ? Py_True : Py_False,
-                                   result.truncated ? Py_True : Py_False);
-    }
-    Py_XDECREF(observation);
-    cells_release(&cell, 1);
-    return answer;
-}
-
-static PyObject *single_step(PyObject *object, PyObject *action)
-{
-    envs_object *self = (envs_object *)object;
-    if (!enter(self))
-        return NULL;
-    PyObject *answer = check_phases(self) ? step_alone(self, action) : NULL;
-    gate_leave(&self->guarded.gate);
-    return answer;
-}
-
-/* ---- a step of all environments */
+/* ---- steps */
 
 /* One call. */
 struct vector_step {
@@ -240,7 +185,7 @@ struct vector_step {
     const void *actions;
     void *outputs[N_OUTPUTS];
     uint32_t n_ended; /* rows of final_rows */
-    rp_error err;
+    rp_error *err;
 };
 
 static rp_status step_one(struct vector_step *step, uint32_t i, const void *action)
@@ -252,25 +197,25 @@ static rp_status step_one(struct vector_step *step, uint32_t i, const void *acti
     rp_env_result result = {0};
     rp_status status = RP_OK;
     if (slot->phase == ENV_PHASE_ENDED)
-        status = reset_slot(slot, observation, &step->err); /* AUTORESET_NEXT_STEP: the action is ignored */
+        status = reset_slot(slot, observation, step->err); /* AUTORESET_NEXT_STEP: the action is ignored */
     else
-        status = step_slot(slot, action, observation, &result, &step->err);
+        status = step_slot(slot, action, observation, &result, step->err);
     ((double *)step->outputs[OUT_REWARD])[i] = (double)result.reward;
     ((bool *)step->outputs[OUT_TERMINATED])[i] = result.terminal;
     ((bool *)step->outputs[OUT_TRUNCATED])[i] = result.truncated;
     self->ended[i] = false;
-    if (status == RP_OK && self->autoreset == AUTORESET_DISABLED) {
+    if (status == RP_OK && self->autoreset == AUTORESET_DISABLED && self->rows) {
         memcpy(row, observation, self->observation_bytes);
     } else if (status == RP_OK && slot->phase == ENV_PHASE_ENDED && self->autoreset == AUTORESET_SAME_STEP) {
         memcpy(row, observation, self->observation_bytes);
         self->ended[i] = true;
         step->n_ended++;
-        status = reset_slot(slot, observation, &step->err);
+        status = reset_slot(slot, observation, step->err);
     }
     return status;
 }
 
-/* Without the GIL. */
+/* Of several environments without the GIL. */
 static rp_status step_all(struct vector_step *step)
 {
     const envs_object *self = step->self;
@@ -289,7 +234,10 @@ static bool check_actions(const envs_object *self, const int64_t *actions)
     uint32_t n = self->slots[0].env.spec.n_actions;
     for (uint32_t i = 0; n > 0 && i < self->n; i++)
         if (actions[i] < 0 || actions[i] >= (int64_t)n) {
-            PyErr_Format(PyExc_ValueError, "action %u is %lld; it may be 0 to %u", i, (long long)actions[i], n - 1);
+            char which[16] = "the action";
+            if (self->rows)
+                PyOS_snprintf(which, sizeof which, "action %u", i);
+            PyErr_Format(PyExc_ValueError, "%s is %lld; it may be 0 to %u", which, (long long)actions[i], n - 1);
             return false;
         }
     return true;
@@ -323,34 +271,45 @@ static PyObject *make_info(const envs_object *self, uint32_t n_ended)
 
 static PyObject *step_together(envs_object *self, const void *actions)
 {
-    struct vector_step step = {.self = self, .actions = actions};
+    rp_error err;
+    double reward = 0;
+    bool terminated = false, truncated = false;
+    struct vector_step step = {self, actions, {NULL, &reward, &terminated, &truncated}, 0, &err};
     PyObject *arrays[N_OUTPUTS] = {NULL}, *answer = NULL;
-    uint32_t n = 0;
-    while (n < N_OUTPUTS && (arrays[n] = get_output(self, (enum output)n, &step.outputs[n])))
+    uint32_t n = 0, wanted = self->rows ? N_OUTPUTS : OUT_OBSERVATION + 1;
+    while (n < wanted && (arrays[n] = get_output(self, (enum output)n, &step.outputs[n])))
         n++;
-    if (n == N_OUTPUTS) {
-        rp_status status;
-        Py_BEGIN_ALLOW_THREADS;
-        status = step_all(&step);
-        Py_END_ALLOW_THREADS;
-        PyObject *info = status == RP_OK ? make_info(self, step.n_ended) : core_raise(status, step.err.text);
-        answer = info ? Py_BuildValue("(OOOON)", arrays[0], arrays[1], arrays[2], arrays[3], info) : NULL;
+    if (n == wanted) {
+        bool slow = self->rows || self->slots[0].env.library; /* a plug-in may take its time */
+        PyThreadState *thread = slow ? PyEval_SaveThread() : NULL;
+        rp_status status = step_all(&step);
+        if (thread)
+            PyEval_RestoreThread(thread);
+        PyObject *info = status == RP_OK ? make_info(self, step.n_ended) : core_raise(status, err.text);
+        if (info && self->rows)
+            answer = Py_BuildValue("(OOOON)", arrays[0], arrays[1], arrays[2], arrays[3], info);
+        else if (info)
+            answer = Py_BuildValue("(OdOON)", arrays[0], reward, terminated ? Py_True : Py_False,
+                                   truncated ? Py_True : Py_False, info);
     }
     while (n > 0)
         Py_DECREF(arrays[--n]);
     return answer;
 }
 
-static PyObject *vector_step(PyObject *object, PyObject *value)
+static PyObject *envs_step(PyObject *object, PyObject *value)
 {
     envs_object *self = (envs_object *)object;
     struct cell actions = {.data = NULL};
     if (!enter(self))
         return NULL;
-    bool ok = check_phases(self) && cell_take(&actions, &self->action, value, self->rows) &&
+    bool number = self->rows == 0 && self->slots[0].env.spec.n_actions; /* whatever Python takes for an index */
+    PyObject *given = number ? PyNumber_Index(value) : Py_NewRef(value);
+    bool ok = given && check_phases(self) && cell_take(&actions, &self->action, given, self->rows) &&
               check_actions(self, actions.data);
     PyObject *answer = ok ? step_together(self, actions.data) : NULL;
     cells_release(&actions, 1);
+    Py_XDECREF(given);
     gate_leave(&self->guarded.gate);
     return answer;
 }
@@ -595,31 +554,23 @@ static PyObject *envs_open(PyObject *object, PyObject *args)
     return env_spec_describe(spec);
 }
 
-#define METHODS(step_function, step_help)                                                                              \
-    {                                                                                                                  \
-        {"_open", envs_open, METH_VARARGS, "_open(description, rows, autoreset, copy): the spec as a tuple."},         \
-            {"_reset", envs_reset, METH_VARARGS, "_reset(seeds or None, mask or None): the first observations."},      \
-            {"_set_state", envs_set_state, METH_VARARGS, "_set_state(states, n): the observations there."},            \
-            {"expert", envs_expert, METH_NOARGS,                                                                       \
-             "expert($self, /)\n--\n\nReturns the best action of the present state, where the environment knows it."}, \
-            {"step", step_function, METH_O, step_help},                                                                \
-            {"close", guarded_close, METH_NOARGS, "close($self, /)\n--\n\nFrees what it has."},                        \
-        {                                                                                                              \
-            NULL, NULL, 0, NULL                                                                                        \
-        }                                                                                                              \
-    }
+static PyMethodDef methods[] = {
+    {"_open", envs_open, METH_VARARGS, "_open(description, rows, autoreset, copy): the spec as a tuple."},
+    {"_reset", envs_reset, METH_VARARGS, "_reset(seeds or None, mask or None): the first observations."},
+    {"_set_state", envs_set_state, METH_VARARGS, "_set_state(states, n): the observations there."},
+    {"expert", envs_expert, METH_NOARGS,
+     "expert($self, /)\n--\n\nReturns the best action of the present state, where the environment knows it."},
+    {"step", envs_step, METH_O,
+     "step($self, action, /)\n--\n\n"
+     "Takes one step, of each environment. Returns (observation, reward, terminated, truncated, info)."},
+    {"close", guarded_close, METH_NOARGS, "close($self, /)\n--\n\nFrees what it has."},
+    {NULL, NULL, 0, NULL},
+};
 
-static PyMethodDef env_methods[] =
-    METHODS(single_step, "step($self, action, /)\n--\n\n"
-                         "Takes one step. Returns (observation, reward, terminated, truncated, info).");
-static PyMethodDef vector_methods[] =
-    METHODS(vector_step, "step($self, actions, /)\n--\n\nTakes one step in every environment. Returns (observations, "
-                         "rewards, terminated, truncated, info).");
-
-#define ENV_TYPE(title, help, of_type)                                                                                 \
+#define ENV_TYPE(title, help)                                                                                          \
     {                                                                                                                  \
         .name = "replaybus._agent." title, .doc = (help), .size = sizeof(envs_object), .make = envs_make,              \
-        .dealloc = guarded_dealloc, .methods = (of_type), .getters = guarded_getters, .is_base = true                  \
+        .dealloc = guarded_dealloc, .methods = methods, .getters = guarded_getters, .is_base = true                    \
     }
-const struct core_type env_core = ENV_TYPE("Env", "One environment.", env_methods);
-const struct core_type vector_core = ENV_TYPE("VectorEnv", "Environments in one call.", vector_methods);
+const struct core_type env_core = ENV_TYPE("Env", "One environment.");
+const struct core_type vector_core = ENV_TYPE("VectorEnv", "Environments in one call.");

@@ -22,9 +22,9 @@ struct whole;
 struct subenv {
     struct whole *whole;
     uint32_t index;
-    PyObject *seed, *reset, *step, *render; /* bound methods of the adapter's subenv */
-    uint64_t steps, episodes;               /* of the present episode; begun so far */
-    bool fresh;                             /* together: the round's outcome was not read yet */
+    PyObject *object, *reset, *step; /* the adapter's subenv, and bound methods of it */
+    uint64_t steps, episodes;        /* of the present episode; begun so far */
+    bool fresh;                      /* together: the round's outcome was not read yet */
     rp_error failure;
 };
 
@@ -176,12 +176,10 @@ static void subenv_seed(void *subenv, uint64_t seed)
 {
     struct subenv *self = subenv;
     take_gil(self->whole);
-    PyObject *number = PyLong_FromUnsignedLongLong(seed);
-    PyObject *done = number ? PyObject_CallFunctionObjArgs(self->seed, number, NULL) : NULL;
+    PyObject *done = PyObject_CallMethod(self->object, "seed", "K", (unsigned long long)seed);
     if (!done)
         fail(self, "seed");
     Py_XDECREF(done);
-    Py_XDECREF(number);
     release_gil(self->whole);
 }
 
@@ -247,12 +245,10 @@ static bool subenv_render(void *subenv, struct env_picture *out)
 {
     struct subenv *self = subenv;
     take_gil(self->whole);
-    PyObject *side = PyLong_FromLong(PICTURE_SIDE);
-    PyObject *answer = side ? PyObject_CallFunctionObjArgs(self->render, side, NULL) : NULL;
+    PyObject *answer = PyObject_CallMethod(self->object, "render", "i", (int)PICTURE_SIDE);
     bool ok = answer && read_frame(answer, out);
     PyErr_Clear(); /* a picture is not worth the run */
     Py_XDECREF(answer);
-    Py_XDECREF(side);
     release_gil(self->whole);
     return ok;
 }
@@ -315,10 +311,9 @@ static void subenv_step(void *subenv, const void *action, void *observation, rp_
 static void free_whole(struct whole *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
-        Py_XDECREF(self->subenvs[i].seed);
+        Py_XDECREF(self->subenvs[i].object);
         Py_XDECREF(self->subenvs[i].reset);
         Py_XDECREF(self->subenvs[i].step);
-        Py_XDECREF(self->subenvs[i].render);
     }
     Py_XDECREF(self->envs);
     Py_XDECREF(self->observations);
@@ -341,13 +336,10 @@ static void whole_destroy(void *whole)
 static bool open_subenv(struct whole *self, PyObject *subenvs, uint32_t index)
 {
     struct subenv *subenv = &self->subenvs[index];
-    PyObject *object = PyList_GetItem(subenvs, index);
-    *subenv = (struct subenv){.whole = self, .index = index};
-    subenv->seed = PyObject_GetAttrString(object, "seed");
-    subenv->reset = PyObject_GetAttrString(object, "reset");
-    subenv->step = PyObject_GetAttrString(object, "step");
-    subenv->render = PyObject_GetAttrString(object, "render");
-    return subenv->seed && subenv->reset && subenv->step && subenv->render;
+    *subenv = (struct subenv){.whole = self, .index = index, .object = Py_NewRef(PyList_GetItem(subenvs, index))};
+    subenv->reset = PyObject_GetAttrString(subenv->object, "reset");
+    subenv->step = PyObject_GetAttrString(subenv->object, "step");
+    return subenv->reset && subenv->step;
 }
 
 /* Takes the adapter. NULL with an exception set. */

@@ -1,8 +1,7 @@
 /* What the extensions of the Python package share: the rules that Python adds to handles of libreplay, through the limited
  * API of Python 3.11. Each extension has a copy of these files, as it has of libreplay: their state is its own.
  *   hooks.c    exceptions, small readers of arguments, types
- *   gate.c     one thread at a time for each object; waits that free the GIL and notice signals; behaviour after fork; calls on a
- *              helper thread
+ *   gate.c     one thread at a time for each object; waits that free the GIL and notice signals; behaviour after fork
  *   column.c   values of numpy and of Python as bytes, and arrays over memory
  *   log.c      the library's log lines */
 #ifndef AGENT_PYTHON_BASE_H
@@ -14,6 +13,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/base/clock.h"
+#include "proto/base/dtype.h"
+#include "proto/base/forks.h"
 #include "replay/collective.h"
 #include "replay/replay.h"
 
@@ -57,7 +59,6 @@ struct core_type {
     PyMethodDef *methods;
     PyGetSetDef *getters;
     lenfunc length;
-    int (*buffer)(PyObject *object, Py_buffer *view, int flags);
     bool is_base;                    /* Python code may derive from it */
     bool (*begin)(PyObject *module); /* called before the type is made */
     PyTypeObject **out;              /* gets the type */
@@ -89,7 +90,7 @@ struct gate {
     bool
         adopts; /* without threads and sockets: in a child, the copy of an object that no call used is its own object */
     unsigned long owner; /* the thread of the call that runs */
-    uint64_t forks;      /* of this process when the object was made */
+    uint32_t forks;      /* of this process when the object was made */
     struct gate *next;   /* of another object that the same call uses */
     PyObject *object;
     void (*destroy)(PyObject *object); /* gives up the object's handles; may be called more than once */
@@ -109,8 +110,6 @@ PyObject *guarded_close(PyObject *object, PyObject *unused);
 PyObject *guarded_closed(PyObject *object, void *unused);
 extern PyGetSetDef guarded_getters[]; /* closed, for types without other properties */
 
-/* Counts the forks between the first process and this one. */
-uint64_t gate_forks(void);
 bool gate_init(void);
 /* True if the object belongs to a parent of this process. */
 bool gate_is_foreign(const struct gate *gate);
@@ -155,28 +154,8 @@ bool watch_end(struct watch *watch);
 /* During a wait, with the GIL: runs signal handlers and hands over log lines, as Python does between two instructions. False with
  * an exception set: the wait is to end. */
 bool core_look(void);
-/* The time of a clock that only goes forward. */
-int64_t core_now_ns(void);
 /* What is left of a time-out of core_timeout; -1 if there is none. */
 int64_t core_left_ms(int64_t start_ns, int64_t timeout_ms);
-
-/* A call on a thread of its own. Embed it as the first member. */
-struct job {
-    void (*run)(struct job *job);  /* on the helper thread, without the GIL */
-    void (*drop)(struct job *job); /* frees the job and its result, without the GIL */
-    bool done, abandoned;          /* guarded by gate.c's mutex */
-};
-
-enum job_state { JOB_RUNNING, JOB_DONE, JOB_INTERRUPTED };
-/* False with an exception set: there is no thread, and the job was dropped. */
-bool job_start(struct job *job);
-/* Waits for at most timeout_ms. JOB_INTERRUPTED: a signal handler has raised an exception. */
-enum job_state job_await(struct job *job, int64_t timeout_ms);
-/* Lets the helper thread drop the job when it is done. */
-void job_abandon(struct job *job);
-/* Runs the job and waits for it. True: it is done, and the caller drops it. False with an exception set: a signal came, and the
- * job is abandoned. */
-bool job_wait(struct job *job);
 
 /* ---- column.c */
 
@@ -198,11 +177,6 @@ struct cell {
 
 /* The dtype of a buffer's elements; 0 if libreplay has none like it. */
 int32_t column_dtype(const char *format, Py_ssize_t itemsize);
-/* The name of a dtype, such as "float32". NULL: there is none. */
-const char *column_dtype_name(int32_t dtype);
-/* The dtype with this name; 0: there is none. */
-int32_t column_dtype_named(const char *name);
-uint32_t column_itemsize(int32_t dtype);
 /* Takes a value of the column's shape, or with rows > 0 of `rows` such values. False with an exception set. */
 bool cell_take(struct cell *cell, struct column *column, PyObject *value, uint32_t rows);
 /* Takes `rows` values from an array of any shape with as many elements, or one from a number. Numbers, and float64 or bool for a

@@ -10,54 +10,18 @@
 
 #include <string.h>
 
-static const struct dtype {
-    const char *name;
-    uint32_t itemsize;
-    char kind; /* signed (i), unsigned (u), float (f), complex (c) or truth (?); 0: no format of the buffer protocol */
-} dtypes[] = {
-    [RP_DTYPE_BOOL] = {"bool", 1, '?'},
-    [RP_DTYPE_INT8] = {"int8", 1, 'i'},
-    [RP_DTYPE_INT16] = {"int16", 2, 'i'},
-    [RP_DTYPE_INT32] = {"int32", 4, 'i'},
-    [RP_DTYPE_INT64] = {"int64", 8, 'i'},
-    [RP_DTYPE_UINT8] = {"uint8", 1, 'u'},
-    [RP_DTYPE_UINT16] = {"uint16", 2, 'u'},
-    [RP_DTYPE_UINT32] = {"uint32", 4, 'u'},
-    [RP_DTYPE_UINT64] = {"uint64", 8, 'u'},
-    [RP_DTYPE_FLOAT16] = {"float16", 2, 'f'},
-    [RP_DTYPE_BFLOAT16] = {"bfloat16", 2, 0},
-    [RP_DTYPE_FLOAT32] = {"float32", 4, 'f'},
-    [RP_DTYPE_FLOAT64] = {"float64", 8, 'f'},
-    [RP_DTYPE_COMPLEX64] = {"complex64", 8, 'c'},
-    [RP_DTYPE_COMPLEX128] = {"complex128", 16, 'c'},
-};
-#define N_DTYPES ((int32_t)(sizeof dtypes / sizeof dtypes[0]))
-
-const char *column_dtype_name(int32_t dtype)
-{
-    return dtype > 0 && dtype < N_DTYPES ? dtypes[dtype].name : NULL;
-}
-
-int32_t column_dtype_named(const char *name)
-{
-    for (int32_t i = 1; i < N_DTYPES; i++)
-        if (strcmp(dtypes[i].name, name) == 0)
-            return i;
-    return 0;
-}
-
-uint32_t column_itemsize(int32_t dtype)
-{
-    return dtypes[dtype].itemsize;
-}
-
+/* The first letter of the names of the element types that have this format of the buffer protocol; 0: none has. */
 static char kind_of(const char *format)
 {
     if (format[0] == 'Z' && (format[1] == 'f' || format[1] == 'd') && format[2] == '\0')
         return 'c';
     if (format[0] == '\0' || format[1] != '\0')
         return 0;
-    return strchr("bhilq", *format) ? 'i' : strchr("BHILQ", *format) ? 'u' : strchr("efd", *format) ? 'f' : *format;
+    return strchr("bhilq", *format)   ? 'i'
+           : strchr("BHILQ", *format) ? 'u'
+           : strchr("efd", *format)   ? 'f'
+           : *format == '?'           ? 'b'
+                                      : 0;
 }
 
 int32_t column_dtype(const char *format, Py_ssize_t itemsize)
@@ -67,8 +31,8 @@ int32_t column_dtype(const char *format, Py_ssize_t itemsize)
     if (*format == '<' || *format == '=' || *format == '@' || *format == '|')
         format++;
     char kind = kind_of(format);
-    for (int32_t i = 1; kind && i < N_DTYPES; i++)
-        if (dtypes[i].kind == kind && (Py_ssize_t)dtypes[i].itemsize == itemsize)
+    for (int32_t i = 1; kind && dtype_size(i); i++)
+        if (dtype_name(i)[0] == kind && (Py_ssize_t)dtype_size(i) == itemsize)
             return i;
     return 0;
 }
@@ -107,7 +71,7 @@ static struct api {
 static struct known {
     PyObject *dtype;
     PyTypeObject *array, *scalar; /* of values that are read in place; NULL: the fields differ from what is expected */
-} all_known[N_DTYPES];
+} all_known[RP_DTYPE_COMPLEX128 + 1];
 
 /* ---- arrays over memory of the library */
 
@@ -233,7 +197,7 @@ static PyObject *convert(const struct column *column, PyObject *value, uint32_t 
     uint32_t sizes[RP_MAX_RANK + 1] = {rows}, lead = rows > 0;
     memcpy(sizes + lead, column->shape, column->rank * sizeof sizes[0]);
     PyObject *shape = core_shape(sizes, column->rank + lead);
-    PyObject *array = shape ? core_convert(value, column->name, dtypes[column->dtype].name, shape) : NULL;
+    PyObject *array = shape ? core_convert(value, column->name, dtype_name(column->dtype), shape) : NULL;
     Py_XDECREF(shape);
     return array;
 }
@@ -298,7 +262,7 @@ bool cell_take_any(struct cell *cell, struct column *column, PyObject *value, ui
 {
     const struct known *known = &all_known[column->dtype], *wide = &all_known[RP_DTYPE_FLOAT64];
     const PyTypeObject *type = Py_TYPE(value);
-    int64_t wanted = (int64_t)(rows * (column->row_bytes / dtypes[column->dtype].itemsize));
+    int64_t wanted = (int64_t)(rows * (column->row_bytes / dtype_size(column->dtype)));
     bool is_float = column->dtype == RP_DTYPE_FLOAT32 && column->rank == 0;
     cell->view.obj = NULL;
     cell->data = NULL;

@@ -5,20 +5,17 @@
 #include "agent/python/base/base.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 
 #define SLICE_MS 50
 
-static uint64_t forks;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a call has left its gate, or a job is done */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a call has left its gate */
 static unsigned waiters;                                  /* for a gate; guarded by the GIL */
 
 static void after_fork(void)
 {
-    forks++;
     waiters = 0;
     pthread_mutex_init(&mutex, NULL);
     pthread_cond_init(&changed, NULL);
@@ -28,27 +25,21 @@ static void after_fork(void)
 bool gate_init(void)
 {
     static bool registered;
-    if (registered || pthread_atfork(NULL, NULL, after_fork) == 0)
-        registered = true;
-    else
+    registered = registered || (forks_watch() && pthread_atfork(NULL, NULL, after_fork) == 0);
+    if (!registered)
         PyErr_NoMemory();
     return registered;
 }
 
-uint64_t gate_forks(void)
-{
-    return forks;
-}
-
 bool gate_is_foreign(const struct gate *gate)
 {
-    return gate->forks != forks;
+    return gate->forks != forks_count();
 }
 
 static void adopt(struct gate *gate)
 {
     if (gate->adopts && !gate->busy)
-        gate->forks = forks;
+        gate->forks = forks_count();
 }
 
 bool gate_is_mine(const struct gate *gate)
@@ -62,20 +53,14 @@ static void take(struct gate *gate)
     gate->owner = PyThread_get_thread_ident();
 }
 
-static struct timespec time_in(int64_t wait_ms)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += wait_ms * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
-    return until;
-}
-
 /* Waits until some gate is free, or for one slice. */
 static bool await_left(const struct gate *gate)
 {
-    struct timespec until = time_in(SLICE_MS);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += SLICE_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
     waiters++;
     pthread_mutex_lock(&mutex);
     Py_BEGIN_ALLOW_THREADS;
@@ -142,7 +127,7 @@ void gate_leave(struct gate *gate)
         gate->doomed = false;
         gate->destroy(gate->object);
     }
-    gate->busy = false;
+    gate->busy = gate->closing = false;
     if (waiters == 0)
         return;
     pthread_mutex_lock(&mutex);
@@ -180,18 +165,11 @@ bool gate_check(const struct gate *gate)
 
 /* ---- waits */
 
-int64_t core_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
 int64_t core_left_ms(int64_t start_ns, int64_t timeout_ms)
 {
     if (timeout_ms < 0)
         return -1;
-    int64_t left_ns = timeout_ms * 1000000 - (core_now_ns() - start_ns);
+    int64_t left_ns = timeout_ms * 1000000 - (clock_ns() - start_ns);
     return left_ns > 0 ? (left_ns + 999999) / 1000000 : 0;
 }
 
@@ -256,7 +234,7 @@ void *guarded_new(PyTypeObject *type, void (*destroy)(PyObject *object))
 {
     struct guarded *self = (struct guarded *)PyType_GenericAlloc(type, 0);
     if (self)
-        self->gate = (struct gate){.forks = forks, .object = (PyObject *)self, .destroy = destroy};
+        self->gate = (struct gate){.forks = forks_count(), .object = (PyObject *)self, .destroy = destroy};
     return self;
 }
 
@@ -301,91 +279,3 @@ PyGetSetDef guarded_getters[] = {
     {"closed", guarded_closed, NULL, "Whether close was called.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
-
-/* ---- jobs: calls that go on after the wait for them has ended, or that libreplay cannot interrupt. The caller waits in slices and
- * notices signals. */
-
-static void *work(void *argument)
-{
-    struct job *job = argument;
-    job->run(job);
-    pthread_mutex_lock(&mutex);
-    job->done = true;
-    bool abandoned = job->abandoned;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&mutex);
-    if (abandoned)
-        job->drop(job);
-    return NULL;
-}
-
-/* Starts the thread with all signals blocked: Python's handlers belong to its main thread. */
-bool job_start(struct job *job)
-{
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, NULL, work, job);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed == 0) {
-        pthread_detach(thread);
-        return true;
-    }
-    job->drop(job);
-    core_raise(RP_NO_MEMORY, "no thread for a call can be started");
-    return false;
-}
-
-/* Waits for at most wait_ms. Returns whether the job is done. */
-static bool is_done(struct job *job, int64_t wait_ms)
-{
-    struct timespec until = time_in(wait_ms);
-    pthread_mutex_lock(&mutex);
-    while (!job->done && wait_ms > 0 && pthread_cond_timedwait(&changed, &mutex, &until) == 0)
-        ;
-    bool done = job->done;
-    pthread_mutex_unlock(&mutex);
-    return done;
-}
-
-enum job_state job_await(struct job *job, int64_t timeout_ms)
-{
-    int64_t start = core_now_ns();
-    for (;;) {
-        int64_t left = core_left_ms(start, timeout_ms);
-        bool done;
-        Py_BEGIN_ALLOW_THREADS;
-        done = is_done(job, left < 0 || left > SLICE_MS ? SLICE_MS : left);
-        Py_END_ALLOW_THREADS;
-        if (done)
-            return JOB_DONE;
-        if (!core_look())
-            return JOB_INTERRUPTED;
-        if (left == 0)
-            return JOB_RUNNING;
-    }
-}
-
-void job_abandon(struct job *job)
-{
-    pthread_mutex_lock(&mutex);
-    bool done = job->done;
-    job->abandoned = true;
-    pthread_mutex_unlock(&mutex);
-    if (!done)
-        return;
-    Py_BEGIN_ALLOW_THREADS;
-    job->drop(job);
-    Py_END_ALLOW_THREADS;
-}
-
-bool job_wait(struct job *job)
-{
-    if (!job_start(job))
-        return false;
-    if (job_await(job, -1) == JOB_DONE)
-        return true;
-    job_abandon(job);
-    return false;
-}

@@ -140,10 +140,9 @@ PyObject *core_shape(const uint32_t *sizes, uint32_t n)
 static bool add_type(PyObject *module, const struct core_type *type)
 {
     const PyType_Slot given[] = {
-        {Py_tp_new, (void *)type->make},         {Py_tp_dealloc, (void *)type->dealloc},
-        {Py_tp_methods, type->methods},          {Py_tp_getset, type->getters},
-        {Py_sq_length, (void *)type->length},    {Py_tp_doc, (void *)(uintptr_t)type->doc},
-        {Py_bf_getbuffer, (void *)type->buffer},
+        {Py_tp_new, (void *)type->make},      {Py_tp_dealloc, (void *)type->dealloc},
+        {Py_tp_methods, type->methods},       {Py_tp_getset, type->getters},
+        {Py_sq_length, (void *)type->length}, {Py_tp_doc, (void *)(uintptr_t)type->doc},
     };
     PyType_Slot slots[sizeof given / sizeof given[0] + 1];
     size_t n = 0;

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _core, nest
 from .client import Client
-from .closing import Closing, html
+from .closing import Closing
 from .errors import FailedPrecondition, InvalidArgument
 from .sampler import Sampler, _on_host
 from .server import Server, Table
@@ -190,8 +190,7 @@ class ReplayBuffer(Closing):
         columns = writer.columns
 
         def pick(name: str, row: int) -> Any:
-            node = nest.node_of(columns[name], (type(columns["dones"]),))
-            return nest.pack(node, iter([column[row] for column in nest.flatten(node, columns[name])]))
+            return nest.mapped(lambda column: column[row], columns[name], leaf=(type(columns["dones"]),))
 
         following = "observations" if self._shared else "next_observations"
         return writer.select({"observations": pick("observations", -steps - self._shared), "actions": pick("actions", -steps),
@@ -221,7 +220,7 @@ class ReplayBuffer(Closing):
         if len(set(counts)) != 1:
             raise InvalidArgument(f"extend got columns of {', '.join(map(str, counts)) or 'no'} rows: each needs one for each transition")
         for t in range(counts[0]):
-            self.add(*(nest.pack(node, iter([leaf[t] for leaf in part])) for node, part in zip(nodes, leaves)))
+            self.add(*(nest.pack(node, [leaf[t] for leaf in part]) for node, part in zip(nodes, leaves)))
 
     def flush(self) -> None:
         """Waits until all that was added is in the table."""
@@ -355,10 +354,6 @@ class ReplayBuffer(Closing):
         count = f"{self.size()} of {self.buffer_size}" if self._given is None else self.size()
         more = f", {self.n_envs} environments" * (self.n_envs > 1) + f", {self.n_step} steps" * (self.n_step > 1) + ", prioritized" * self.prioritized
         return f"<{kind}: {count} transitions{more}>"
-
-    def _repr_html_(self) -> str:
-        parts = self.__repr__()[1:-1].partition(": ")
-        return html([(parts[0], parts[2]), *((name, getattr(self, name)) for name in ("n_envs", "n_step", "gamma", "prioritized", "prefetch"))])
 
     def _close_samplers(self) -> None:
         for sampler in self._samplers.values():

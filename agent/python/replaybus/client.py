@@ -11,12 +11,12 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 import numpy as np
 
 from . import _core, nest
-from .closing import Closing, html
+from .closing import Closing
 from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
 from .sequences import SequenceAdder
-from .writer import Field, VectorWriter, Writer, stream_shape
+from .writer import Field, StreamShape, VectorWriter, Writer
 
 T = TypeVar("T")
 _KEPT = 8  # structures of insert, and tables and sizes of sample
@@ -30,6 +30,7 @@ class CheckpointInfo(NamedTuple):
     items: int
     written_bytes: int
     seconds: float
+    folder: str
 
 
 class Client(Closing):
@@ -88,11 +89,6 @@ class Client(Closing):
         core.wait(self._seconds(timeout), timeout is DEFAULT)
         return core
 
-    def _repr_html_(self) -> str:
-        rows = [(t["name"], f"{t['size']} of {t['max_size']}", t["sampler"], t["remover"], t["limiter"]["kind"])
-                for t in self.info()["tables"]]
-        return html([(self.endpoint, "items", "sampler", "remover", "limiter"), *rows])
-
     def _seconds(self, timeout: Timeout) -> Optional[float]:
         """The deadline of a call: its own, or the client's."""
         return self.timeout if timeout is DEFAULT else timeout
@@ -149,7 +145,7 @@ class Client(Closing):
 
         A writer costs less where there are many steps.
         """
-        shape = stream_shape(data)
+        shape = StreamShape(data)
 
         def use(writer: Writer) -> None:
             selection = writer.select(nest.pack(shape.node, (column[-1] for column in writer.columns_flat())))
@@ -326,7 +322,9 @@ class Client(Closing):
     def checkpoint(self, timeout: Timeout = DEFAULT) -> CheckpointInfo:
         """Makes a checkpoint and waits until it is on disk."""
         made = json.loads(self._request("checkpoint", timeout))
-        return CheckpointInfo(made["number"], made["based_on"], made["items"], made["written_bytes"], made["took_ns"] / 1e9)
+        folder = made.get("folder", "")
+        return CheckpointInfo(made["number"], made["based_on"], made["items"], made["written_bytes"], made["took_ns"] / 1e9,
+                              os.path.dirname(folder) if made.get("shards") else folder)  # a shard has a folder in that of all
 
     def limiter(self, table: str, *, samples_per_insert: Optional[float] = None, min_size: Optional[float] = None,
                 min_diff: Optional[float] = None, max_diff: Optional[float] = None,

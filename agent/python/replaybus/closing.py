@@ -1,9 +1,8 @@
-"""Objects with ``close``, for ``with`` blocks, and how objects look in notebooks."""
+"""Objects with ``close``, for ``with`` blocks."""
 from __future__ import annotations
 
 import contextlib
-import html as _html
-from typing import Any, Iterable, Sequence, TypeVar
+from typing import Any, TypeVar
 
 from .errors import Error
 
@@ -21,18 +20,6 @@ class Closing:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-def html(rows: Iterable[Sequence[Any]]) -> str:
-    """A small table for notebooks; the first row has the names of the columns."""
-    lines = ["".join(f"<{cell}>{_html.escape(str(value))}</{cell}>" for value in row) for cell, row in zip(_cells(), rows)]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
-
-
-def _cells() -> Iterable[str]:
-    yield "th"
-    while True:
-        yield "td"
 
 
 class Flushing(Closing):

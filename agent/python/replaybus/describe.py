@@ -10,11 +10,10 @@ import importlib.util
 import os
 import random
 import sys
-import traceback
 
 import numpy as np
 
-from .adapter import Environments, Mismatch, Refused, open_environments
+from .adapter import Environments, Mismatch, Refused, open_or_explain
 
 STEPS = 3
 
@@ -66,16 +65,11 @@ def main(argv: list[str] | None = None) -> int:
         if importlib.util.find_spec("replaybus._agent") is None:
             raise Refused("this package replaybus was built without actors: install OpenBLAS and MuJoCo (Debian: libopenblas-dev "
                           "libmujoco-dev), and the package anew")
-        envs = open_environments(arguments.python, arguments.gym, options)
+        envs = open_or_explain(arguments.python, arguments.gym, options)
         try_out(envs)
         envs.close()
     except Refused as error:
         print(error, file=sys.stderr)
-        return 1
-    except Exception as error:  # noqa: BLE001 - whatever the environment raises
-        traceback.print_exc()
-        print(f"environment '{arguments.python or arguments.gym}': it cannot be made: {type(error).__name__}: {error}",
-              file=sys.stderr)
         return 1
     print(*envs.spec.lines(), sep="\n", file=answers)
     answers.close()

@@ -102,10 +102,15 @@ class _Environment(Closing):
 
 
 class Env(_agent.Env, _Environment):
-    """One environment. ``make`` makes one.
+    """One environment: ``make(name)``. docs/GUIDE.md lists the names and the options of each.
+
+    plugin: a shared object that has the environment. max_episode_steps: a time limit instead of the environment's own.
 
     It draws from its own generator: ``reset(seed=...)`` seeds it, later resets go on with it. The first reset without a seed takes one
     from the system. The numbers are those of the same environment in the C programs with the same seed.
+
+    >>> make("DeepSea", size=6).observation_space.shape
+    (6, 6, 1)
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
@@ -134,7 +139,7 @@ class Env(_agent.Env, _Environment):
 
 
 class VectorEnv(_agent.VectorEnv, _Environment):
-    """``num_envs`` environments of one kind that are stepped in one call. ``make_vec`` makes one.
+    """``num_envs`` environments of one kind that are stepped in one call: ``make_vec(name, num_envs)``.
 
     ``autoreset`` says when an environment whose episode has ended begins the next one, with the names of Gymnasium's modes:
 
@@ -147,7 +152,7 @@ class VectorEnv(_agent.VectorEnv, _Environment):
     With copy=False, all calls write into the same arrays, and a caller that keeps one copies it.
     """
 
-    def __init__(self, name: str, num_envs: int, *, autoreset: str = "same_step", copy: bool = True, plugin: Optional[str] = None,
+    def __init__(self, name: str, num_envs: int = 1, *, autoreset: str = "same_step", copy: bool = True, plugin: Optional[str] = None,
                  max_episode_steps: Optional[int] = None, **options: Any) -> None:
         if num_envs < 1:
             raise ValueError(f"a vector environment has at least 1 environment, not {num_envs}")
@@ -213,21 +218,7 @@ class VectorEnv(_agent.VectorEnv, _Environment):
         return f"<VectorEnv {self.spec.id}, {self.num_envs} environments>"
 
 
-def make(name: str, *, plugin: Optional[str] = None, max_episode_steps: Optional[int] = None, **options: Any) -> Env:
-    """An environment by its name. docs/GUIDE.md lists the names and the options of each.
-
-    plugin: a shared object that has the environment. max_episode_steps: a time limit instead of the environment's own.
-
-    >>> make("DeepSea", size=6).observation_space.shape
-    (6, 6, 1)
-    """
-    return Env(name, plugin=plugin, max_episode_steps=max_episode_steps, **options)
-
-
-def make_vec(name: str, num_envs: int = 1, *, autoreset: str = "same_step", copy: bool = True, plugin: Optional[str] = None,
-             max_episode_steps: Optional[int] = None, **options: Any) -> VectorEnv:
-    """``num_envs`` environments of this name, stepped in one call; VectorEnv says what ``autoreset`` and ``copy`` do."""
-    return VectorEnv(name, num_envs, autoreset=autoreset, copy=copy, plugin=plugin, max_episode_steps=max_episode_steps, **options)
+make, make_vec = Env, VectorEnv
 
 
 def to_gymnasium(env: Union[Env, VectorEnv]) -> Any:

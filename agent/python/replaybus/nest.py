@@ -5,7 +5,7 @@ list, ``<Step>reward`` a field of the named tuple Step. A structure that is one 
 
 >>> names(node_of({"obs": {"x": 0, "y": 0}, "pair": (0, 0)}))
 ('obs/x', 'obs/y', 'pair/(0)', 'pair/(1)')
->>> pack(node_of_names(("obs/x", "obs/y", "pair/(0)", "pair/(1)")), iter([1, 2, 3, 4]))
+>>> pack(node_of_names(("obs/x", "obs/y", "pair/(0)", "pair/(1)")), [1, 2, 3, 4])
 {'obs': {'x': 1, 'y': 2}, 'pair': (3, 4)}
 """
 from __future__ import annotations
@@ -92,8 +92,9 @@ def flatten(node: Node, value: Any) -> list:
     return [leaf for part, child in zip(parts, node.parts) for leaf in flatten(child, part)]
 
 
-def pack(node: Node, leaves: Iterator[Any]) -> Any:
+def pack(node: Node, values: Iterable[Any]) -> Any:
     """The structure, filled with values in order."""
+    leaves = iter(values)
     if node.kind == "leaf":
         return next(leaves)
     parts = [next(leaves) if part is LEAF else pack(part, leaves) for part in node.parts]
@@ -104,13 +105,19 @@ def pack(node: Node, leaves: Iterator[Any]) -> Any:
     return tuple(parts) if node.kind == "tuple" else parts
 
 
+def mapped(function: Callable[..., Any], value: Any, *others: Any, leaf: tuple[type, ...] = ()) -> Any:
+    """The structure of a value, with the results of the function in the place of its values. The others have the same structure."""
+    node = node_of(value, leaf)
+    return pack(node, map(function, flatten(node, value), *(flatten(node, other) for other in others)))
+
+
 def packer(node: Node) -> Callable[[Sequence[Any]], Any]:
     """pack for a sequence of values; quick for a flat structure."""
     if node is LEAF:
         return operator.itemgetter(0)
     if node.kind == "dict" and all(part is LEAF for part in node.parts):
         return lambda values: dict(zip(node.keys, values))
-    return lambda values: pack(node, iter(values))
+    return lambda values: pack(node, values)
 
 
 # ---- names

@@ -35,7 +35,15 @@ class Publisher(_core.Publisher, Flushing):
 
     def put(self, data: Any) -> None:
         """Takes a block and returns at once. Of blocks that wait, only the newest is sent."""
-        super().put(data, weights.bf16(data) if self._bf16 else None)
+        self._call(0, data, weights.bf16(data) if self._bf16 else None)
+
+    def flush(self, timeout: Timeout = None) -> int:
+        """Waits until the newest block is stored; returns its version."""
+        return self._flush(timeout)
+
+    def close(self, timeout: Timeout = None) -> None:
+        """Flushes, then gives up what is left."""
+        self._close(timeout)
 
 
 class Subscriber(_core.Subscriber, Closing):
@@ -45,10 +53,14 @@ class Subscriber(_core.Subscriber, Closing):
 
     def take(self, timeout: Timeout = 0) -> Optional[Param]:
         """The newest version that has arrived since the last one was taken; None if there is none."""
-        row = self._take(timeout)
+        row = self._call(timeout)
         if row is not None and self._bf16 and not row[3]:  # the publisher does not offer it
             row = (row[0], weights.bf16(row[1]), *row[2:])
         return None if row is None else _param(*row)
+
+    def close(self, timeout: Timeout = None) -> None:
+        """Stops asking."""
+        self._close(timeout)
 
 
 class Params:
@@ -147,4 +159,8 @@ class Reduce(_core.Reduce, Closing):
         round_timeout bounds the wait for other members: the round then closes without those that are missing. After
         DeadlineExceeded the vector stays in its round; call again to wait on.
         """
-        return Reduced(*self._add(values, round_timeout, timeout))
+        return Reduced(*self._call(timeout, values, None, round_timeout))
+
+    def close(self) -> None:
+        """Leaves the group."""
+        self._close(None)

@@ -296,14 +296,9 @@ class _Process:
         line = {"time": time.time(), "process": self.name, "environment_steps": self._environment_steps,
                 "learner_steps": learner_steps, **({self.idle_name: sum(shares.values())} if shares else {}), **shares,
                 **{name: _number(value) for name, value in scalars(seconds).items()}}
-        self._write(json.dumps(line))
-
-    def _write(self, line: str) -> None:
-        if self.folder is None:
-            return
-        with contextlib.suppress(OSError):  # a full disk does not stop the run
-            with open(self.folder / f"{self.name}.jsonl", "a") as file:
-                file.write(line + "\n")
+        if self.folder is not None:
+            with contextlib.suppress(OSError), open(self.folder / f"{self.name}.jsonl", "a") as file:  # a full disk does not stop the run
+                file.write(json.dumps(line) + "\n")
 
 
 class Learner(_Process):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence,
 import numpy as np
 
 from . import _core, nest
-from .closing import Closing, Flushing, html
+from .closing import Closing, Flushing
 from .errors import DeadlineExceeded, EndOfStream, FailedPrecondition, InvalidArgument
 from .params import DEFAULT, Timeout
 
@@ -143,14 +143,9 @@ class Batch(_core.Batch, Leased):
     def __getitem__(self, key: Any) -> Any:
         return self.data[key]
 
-    def _rows(self) -> list[tuple[str, str, tuple[int, ...]]]:
-        return [(name, array.dtype.name, array.shape) for name, array in zip(self.names(), self.fields())]
-
     def __repr__(self) -> str:
-        return f"<replaybus.Batch: {len(self)} items, {', '.join(f'{name} {dtype} {shape}' for name, dtype, shape in self._rows())}>"
-
-    def _repr_html_(self) -> str:
-        return html([(f"{len(self)} items", "type", "shape"), *self._rows()])
+        fields = (f"{name} {array.dtype.name} {array.shape}" for name, array in zip(self.names(), self.fields()))
+        return f"<replaybus.Batch: {len(self)} items, {', '.join(fields)}>"
 
 
 def milliseconds(seconds: float) -> int:
@@ -364,7 +359,7 @@ class Updater(_core.Updater, Flushing):
     def add(self, keys: Any, priorities: Any = None, timeout: Optional[float] = None) -> None:
         """Takes new priorities, or keys to acknowledge. Waits only while too many requests are without an answer."""
         keys = as_keys(keys)
-        self._add(keys, None if priorities is None else as_priorities(priorities, len(keys)), timeout)
+        self._call(timeout, keys, None if priorities is None else as_priorities(priorities, len(keys)))
 
     def flush(self, timeout: Optional[float] = None) -> Change:
         """Waits until everything is answered; returns the totals so far."""

@@ -28,7 +28,7 @@ class Item(NamedTuple):
 
 class Checkpoint:
     """The newest state in a broker's folder with the journal after it, or checkpoint ``number``. The folder of several shards is read
-    as one. A broker may be running on it: what is read is what it would start with.
+    as one. A broker may be running on it: what is read is what it would start with. Nothing is written there.
 
     >>> import tempfile, numpy as np, replaybus
     >>> folder = tempfile.mkdtemp()
@@ -88,7 +88,7 @@ class Checkpoint:
 def _item(record: dict) -> Item:
     fields = record["fields"]
     arrays = [_array(field) for field in fields.values()]
-    return Item(nest.pack(nest.node_of_names(tuple(fields)), iter(arrays)),
+    return Item(nest.pack(nest.node_of_names(tuple(fields)), arrays),
                 *(record[name] for name in ("key", "priority", "times_sampled", "policy", "session", "step")))
 
 
@@ -128,6 +128,4 @@ class _Output:
             raise Unavailable(problem.removeprefix("replay-ctl: ") or f"{' '.join(self._command)} ended with status {process.returncode}")
 
 
-def open(folder: Union[str, "os.PathLike[str]"], number: Optional[int] = None) -> Checkpoint:  # noqa: A001
-    """The files of a broker, for reading: ``replaybus.open("checkpoint/").items("replay")``. Nothing is written to the folder."""
-    return Checkpoint(folder, number)
+open = Checkpoint  # noqa: A001

@@ -29,11 +29,11 @@ class SequenceAdder(VectorWriter):
     ...             steps = {"observation": np.full((2, 3), t, "float32"), "state": np.full((2, 8), t, "float32")}
     ...             end = np.array([t == 4, False])
     ...             items = adder.add(steps, terminated=end, last=np.full((2, 3), 9, "float32") if end.any() else None)
-    ...     items = client.fetch("replay", [item["key"] for item in client.items("replay")])
+    ...     items = client.fetch("replay", sorted(item["key"] for item in client.items("replay")))  # by environment
     >>> items.data["step_type"].tolist(), items.data["state"][:, 0].tolist()
-    ([[0, 1, 1, 1], [0, 1, 1, 1], [1, 1, 1, 2]], [0.0, 0.0, 2.0])
+    ([[0, 1, 1, 1], [1, 1, 1, 2], [0, 1, 1, 1]], [0.0, 2.0, 0.0])
     >>> trained(items.data["step_type"], burn_in=1).astype(int).tolist()
-    [[1, 1, 1, 1], [1, 1, 1, 1], [0, 1, 1, 0]]
+    [[1, 1, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]]
     """
 
     def __init__(self, client: "_core.Client", n: int, table: str, *, length: int, period: int, burn_in: int = 0,
@@ -77,7 +77,7 @@ class SequenceAdder(VectorWriter):
             columns = nest.flatten(node, part)
             roles += len(columns) * {"observation": "o", "step_type": "t"}.get(name, "s" if name in self._start else ".")
             count = 1 if name in self._start else length
-            slices[name] = nest.pack(node, iter([Slice(column.index, -length, count, 1, name in self._start) for column in columns]))
+            slices[name] = nest.pack(node, [Slice(column.index, -length, count, 1, name in self._start) for column in columns])
         self._plan = (*self._rule, roles.encode(), self._writers[0].select(slices))
 
 

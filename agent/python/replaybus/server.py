@@ -1,6 +1,7 @@
 """A broker of one's own, as a process or on threads of this one."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -8,15 +9,19 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import weakref
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Iterator, Mapping, NoReturn, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, TypeVar, Union
 
 from . import _core
 from .client import Client
-from .closing import Closing, html
+from .closing import Closing
 from .errors import Error, InvalidArgument, Unavailable
+
+T = TypeVar("T")
 
 
 def program(name: str) -> str:
@@ -108,7 +113,7 @@ class Server(Closing):
 
     def _run_threads(self, settings: dict) -> None:
         for part in self._parts(settings):
-            self._cores.append(_core.Server(_yaml(part)))
+            self._cores.append(_apart(_core.Server, _yaml(part)))
         self.endpoints = [core.endpoint for core in self._cores]
         self.endpoint = self.endpoints[0]
 
@@ -177,8 +182,8 @@ class Server(Closing):
         if self._pid != os.getpid():
             return  # the broker is the parent's
         self._stopped = True
-        for core in self._cores:
-            core.stop()
+        while self._cores:  # a wait that is interrupted leaves the others to the next call
+            _apart(self._cores.pop(0).stop)
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -201,9 +206,6 @@ class Server(Closing):
         where += f", {self.shards} shards" if self.shards > 1 else ""
         return f"<replaybus.Server: {self.endpoint}, {where}, {'running' if self.running else 'not running'}>"
 
-    def _repr_html_(self) -> str:
-        return self.client()._repr_html_() if self.running else html([("Server", repr(self))])
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("a server cannot be pickled: pickle its client, or its endpoint")
 
@@ -212,6 +214,26 @@ class Server(Closing):
             self.stop()
         except (Error, OSError, AttributeError, TypeError):
             pass  # the interpreter is going down, and atexit has stopped the broker
+
+
+def _apart(call: Callable[..., T], *arguments: Any) -> T:
+    """Calls it on a thread, which goes on when a signal ends the wait for it."""
+    done: "Future[T]" = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call(*arguments))
+        except BaseException as error:
+            done.set_exception(error)
+
+    try:
+        threading.Thread(target=run, daemon=True).start()
+    except RuntimeError:  # the interpreter is going down, and starts no threads
+        run()
+    while not done.done():
+        with contextlib.suppress(TimeoutError):
+            done.exception(0.05)  # in between, signals and lines of the log are handled
+    return done.result()
 
 
 def _settings(tables: Sequence[Mapping[str, Any]], port: Optional[int], journal: Any, checkpoint: Any,

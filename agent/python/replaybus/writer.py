@@ -143,10 +143,10 @@ def learn_numpy(extension: Any = _core) -> dict[str, bool]:
     return {name: extension.numpy_learn(array, array.T, array[0, 0]) for name, array in arrays.items()}
 
 
-class _Shape:
-    """The structure and the columns of a stream, and how it is opened."""
+class StreamShape:
+    """The structure and the columns of a stream."""
 
-    def __init__(self, spec: Any, options: dict) -> None:
+    def __init__(self, spec: Any) -> None:
         self.node = nest.node_of(spec, (Field,))
         self.names = nest.names(self.node)
         self.fields = []
@@ -155,24 +155,6 @@ class _Shape:
                 self.fields.append(_field_of(leaf))
             except ValueError as error:
                 raise ValueError(f"column '{name}': {error}") from None
-        self.options = options
-
-    def open(self, writer: "_core.Writer") -> None:
-        columns = tuple((name, *field) for name, field in zip(self.names, self.fields))
-        writer._open(nest.plan(self.node), columns, *self.options.values())
-
-
-def stream_shape(step: Any) -> _Shape:
-    """The names and fields of a step's values."""
-    return _Shape(step, {})
-
-
-def _options(name: Optional[str], chunk_length: int, keep_alive: Optional[int], max_in_flight: Optional[int],
-             history: bool, compress: bool, timeout: Optional[float]) -> dict:
-    if keep_alive is not None and keep_alive < 0:
-        raise ValueError(f"keep_alive is {keep_alive}: it must be 0 or more steps")
-    return dict(name=name, chunk_length=chunk_length, keep_alive=max(keep_alive or 0, chunk_length),
-                max_in_flight=max_in_flight or 0, history=history, compress=compress, timeout=timeout)
 
 
 class Writer(_core.Writer, Flushing):
@@ -194,8 +176,10 @@ class Writer(_core.Writer, Flushing):
     def __init__(self, client: "_core.Client", spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
                  keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False,
                  compress: bool = True, timeout: Optional[float] = None) -> None:
-        self._options = _options(name, chunk_length, keep_alive, max_in_flight, history, compress, timeout)
-        self._shape: Optional[_Shape] = None
+        if keep_alive is not None and keep_alive < 0:
+            raise ValueError(f"keep_alive is {keep_alive}: it must be 0 or more steps")
+        self._options = name, chunk_length, max(keep_alive or 0, chunk_length), max_in_flight or 0, history, compress, timeout
+        self._shape: Optional[StreamShape] = None
         self._policy: Optional[int] = None  # until the stream is open
         self._group = 0
         self._lock = threading.RLock()  # a signal handler may use the writer while it opens
@@ -207,8 +191,9 @@ class Writer(_core.Writer, Flushing):
         """Opens the stream with the structure of a step. The extension calls it before the first append."""
         with self._lock:
             if self._shape is None:
-                shape = _Shape(step, self._options)
-                shape.open(self)
+                shape = StreamShape(step)
+                columns = tuple((name, *field) for name, field in zip(shape.names, shape.fields))
+                self._open(nest.plan(shape.node), columns, *self._options)
                 self._shape = shape
                 if self._policy is not None:
                     super().set_policy(self._policy)
@@ -232,7 +217,7 @@ class Writer(_core.Writer, Flushing):
         """The structure of a step with a Column in the place of each value; index it to make slices of an item."""
         if self._shape is None:
             raise BY_STATUS[6]("the writer has no columns before its first step: give it a spec")
-        return nest.pack(self._shape.node, iter(self.columns_flat()))
+        return nest.pack(self._shape.node, self.columns_flat())
 
     def columns_flat(self) -> list[Column]:
         """The columns in order, without their structure."""
@@ -259,7 +244,7 @@ class Writer(_core.Writer, Flushing):
         """
         rows = self._row(step)
         shape = self._shape
-        return nest.pack(shape.node, iter([_value(data, field) for data, field in zip(rows, shape.fields)]))
+        return nest.pack(shape.node, [_value(data, field) for data, field in zip(rows, shape.fields)])
 
     def pattern(self, table: str, slices: Any, priority: float = 1.0, *, every: Optional[int] = None,
                 min_steps: Optional[int] = None, modulo: Optional[tuple[int, int]] = None, at_end: bool = False,
@@ -310,7 +295,7 @@ def _first_row(steps: Any) -> Any:
     for name, leaf in zip(nest.names(node), leaves):
         if leaf.ndim == 0 or len(leaf) == 0:
             raise ValueError(f"column '{name}' has the shape {leaf.shape}: its first dimension must count steps, at least 1")
-    return nest.pack(node, iter([leaf[0] for leaf in leaves]))
+    return nest.pack(node, [leaf[0] for leaf in leaves])
 
 
 def _append_rows(writers: tuple, block: bool, steps: Any, item: Optional[Last], done: Any, timeout: Optional[float],
@@ -366,7 +351,7 @@ class VectorWriter(Flushing):
 
     def flush(self, max_unconfirmed: int = 0, timeout: Optional[float] = None) -> None:
         """Waits until each stream has at most max_unconfirmed unconfirmed items. ``timeout`` is for all streams together."""
-        left = _clock(timeout)
+        left = clock(timeout)
         for i, writer in enumerate(self._writers):
             try:
                 writer.flush(max_unconfirmed, left())
@@ -379,7 +364,7 @@ class VectorWriter(Flushing):
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Waits until all items are confirmed, then closes the streams, also if it raises an error. ``timeout`` is for all."""
-        left, first = _clock(timeout), None
+        left, first = clock(timeout), None
         for i, writer in enumerate(self._writers):
             try:
                 writer.close(left())
@@ -394,7 +379,7 @@ class VectorWriter(Flushing):
         return f"<replaybus.VectorWriter: {len(self)} streams, the first is {self._writers[0]!r}>"
 
 
-def _clock(timeout: Optional[float]) -> Callable[[], Optional[float]]:
+def clock(timeout: Optional[float]) -> Callable[[], Optional[float]]:
     """A function that returns what is left of a time-out, which several calls share."""
     if timeout is None or not timeout > 0:
         return lambda: timeout
@@ -408,7 +393,7 @@ EXIT_SECONDS = 5.0
 
 def _close_quietly(*writers: Any, timeout: float = 1.0) -> None:
     """Closes after another error, which must not be hidden by a second one. ``timeout`` is for all."""
-    left = _clock(timeout)
+    left = clock(timeout)
     for writer in writers:
         try:
             writer.close(left())

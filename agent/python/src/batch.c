@@ -9,7 +9,6 @@
 typedef struct memory_object {
     PyObject_HEAD rp_batch *batch;
     PyObject *pool; /* of the batch's memory; may be NULL */
-    uint64_t forks;
 } memory_object;
 
 static const struct array {
@@ -60,15 +59,13 @@ PyObject *batch_wrap(rp_batch *batch, PyObject *pool)
     }
     self->batch = batch;
     self->pool = Py_XNewRef(pool);
-    self->forks = gate_forks();
     return (PyObject *)self;
 }
 
 static void memory_dealloc(PyObject *object)
 {
     memory_object *self = (memory_object *)object;
-    if (self->forks == gate_forks())
-        rp_batch_release(&self->batch);
+    rp_batch_release(&self->batch);
     Py_CLEAR(self->pool);
     core_free(object);
 }
@@ -118,7 +115,7 @@ static PyObject *field_name(PyObject *object, const rp_field_view *field)
 static PyObject *field_dtype(PyObject *object, const rp_field_view *field)
 {
     (void)object;
-    return PyUnicode_FromString(column_dtype_name(field->dtype) ? column_dtype_name(field->dtype) : "");
+    return PyUnicode_FromString(dtype_name(field->dtype) ? dtype_name(field->dtype) : "");
 }
 
 static PyObject *field_data(PyObject *object, const rp_field_view *field)
@@ -294,7 +291,7 @@ static bool begin_batch(PyObject *module)
         getters[i] = (PyGetSetDef){arrays[i].name, batch_array, NULL, arrays[i].doc, (void *)(uintptr_t)&arrays[i]};
     PyObject *names = PyTuple_New(N_ARRAYS);
     for (size_t i = 0; names && i < N_ARRAYS; i++)
-        core_set(&names, i, Py_BuildValue("(ss)", arrays[i].name, column_dtype_name(arrays[i].dtype)));
+        core_set(&names, i, Py_BuildValue("(ss)", arrays[i].name, dtype_name(arrays[i].dtype)));
     bool ok = names && PyModule_AddObjectRef(module, "ARRAYS", names) == 0;
     Py_XDECREF(names);
     return ok;

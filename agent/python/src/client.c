@@ -8,8 +8,8 @@
 
 typedef struct client_object {
     struct guarded guarded;
-    struct conn *conn;             /* NULL: not connected yet */
-    struct connecting *connecting; /* NULL: no attempt to connect is running */
+    struct conn *conn; /* NULL: closed, or it could not connect */
+    bool connected;
 } client_object;
 
 static PyTypeObject *client_type;
@@ -18,11 +18,9 @@ static PyTypeObject *client_type;
 
 static struct conn *conn_take(rp_client *client)
 {
-    struct conn *conn = calloc(1, sizeof *conn);
-    if (!conn)
-        return NULL;
-    conn->client = client;
-    conn->refs = 1;
+    struct conn *conn = core_alloc(1, sizeof *conn);
+    if (conn)
+        *conn = (struct conn){.client = client, .refs = 1};
     return conn;
 }
 
@@ -38,127 +36,47 @@ void conn_drop(struct conn **conn)
     free(old);
 }
 
-/* ---- connecting */
-
-/* An attempt to connect, in the background: it has no time-out of its own, and goes on when the wait for it has ended. */
-struct connecting {
-    struct job job;
-    char *endpoint, *name, *key_file;
-    unsigned users;       /* threads that wait for it; guarded by the GIL */
-    atomic_bool unwanted; /* it is to end */
-    rp_client *client;
-    rp_error err;
-};
-
-static int is_unwanted(void *ctx)
-{
-    return atomic_load(&((struct connecting *)ctx)->unwanted);
-}
-
-static void connecting_run(struct job *job)
-{
-    struct connecting *self = (struct connecting *)job;
-    rp_client_options options = {.struct_size = sizeof options, .name = self->name, .key_file = self->key_file};
-    rp_wait_set(is_unwanted, self);
-    self->client = rp_client_connect(self->endpoint, &options, -1, &self->err);
-    rp_wait_set(NULL, NULL);
-}
-
-static void connecting_drop(struct job *job)
-{
-    struct connecting *self = (struct connecting *)job;
-    rp_client_destroy(&self->client);
-    free(self->endpoint);
-    free(self->name);
-    free(self->key_file);
-    free(self);
-}
-
-static struct connecting *connecting_start(const char *endpoint, const char *name, const char *key_file)
-{
-    struct connecting *self = core_alloc(1, sizeof *self);
-    if (!self)
-        return NULL;
-    self->job.run = connecting_run;
-    self->job.drop = connecting_drop;
-    self->endpoint = core_copy(endpoint);
-    self->name = core_copy(name);
-    self->key_file = core_copy(key_file);
-    if (!PyErr_Occurred())
-        return job_start(&self->job) ? self : NULL;
-    connecting_drop(&self->job);
-    return NULL;
-}
-
-/* Gives up an attempt: the last thread that waits for it drops it. */
-static void stop_connecting(client_object *self)
-{
-    struct connecting *attempt = self->connecting;
-    self->connecting = NULL;
-    if (!attempt)
-        return;
-    atomic_store(&attempt->unwanted, true);
-    if (attempt->users == 0)
-        job_abandon(&attempt->job);
-}
+/* ---- connecting: in the background, without an end; it goes on when the wait for it has ended */
 
 static void client_destroy(PyObject *object)
 {
-    client_object *self = (client_object *)object;
-    stop_connecting(self);
-    conn_drop(&self->conn);
+    conn_drop(&((client_object *)object)->conn);
 }
 
 static PyObject *client_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"endpoint", "name", "key_file", NULL};
-    const char *endpoint, *name = NULL, *key_file = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|zz", names, &endpoint, &name, &key_file))
+    rp_client_options options = {.struct_size = sizeof options};
+    const char *endpoint;
+    rp_error err;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|zz", names, &endpoint, &options.name, &options.key_file))
         return NULL;
     client_object *self = guarded_new(type, client_destroy);
-    if (!self)
-        return NULL;
-    self->connecting = connecting_start(endpoint, name, key_file);
-    if (self->connecting)
+    rp_client *client = self ? rp_client_open(endpoint, &options, &err) : NULL;
+    if (client && (self->conn = conn_take(client)))
         return (PyObject *)self;
-    Py_DECREF(self);
+    if (self && !client)
+        core_raise(err.status, err.text);
+    rp_client_destroy(&client);
+    Py_XDECREF((PyObject *)self);
     return NULL;
 }
 
-/* Takes the result of an attempt that has ended. */
-static void take_result(client_object *self, struct connecting *attempt)
+/* Takes the result of a wait. own: the time-out is the client's, not that of a call. False with an exception set. */
+static bool take_result(client_object *self, struct conn *conn, rp_status status, const rp_error *err, bool own)
 {
-    self->connecting = NULL;
-    if (attempt->client && (self->conn = conn_take(attempt->client)))
-        attempt->client = NULL;
-}
-
-static void raise_late(const struct connecting *attempt, int64_t timeout_ms, bool own)
-{
-    char text[400];
-    snprintf(text, sizeof text,
-             "no broker answers at %.200s within %g s: is replay-broker running, and is this its service endpoint?%s",
-             attempt->endpoint, (double)timeout_ms / 1e3, own ? "" : " The client goes on trying.");
-    core_raise(own ? RP_UNAVAILABLE : RP_DEADLINE_EXCEEDED, text);
-}
-
-/* Waits for the attempt that is running. False with an exception set. */
-static bool await_connection(client_object *self, int64_t timeout_ms, bool own)
-{
-    struct connecting *attempt = self->connecting;
-    attempt->users++;
-    enum job_state state = job_await(&attempt->job, timeout_ms);
-    attempt->users--;
-    if (state == JOB_DONE && self->connecting == attempt)
-        take_result(self, attempt);
-    if (state == JOB_RUNNING && gate_check(&self->guarded.gate))
-        raise_late(attempt, timeout_ms, own);
-    else if (state == JOB_DONE && !self->conn && gate_check(&self->guarded.gate))
-        core_raise(attempt->client ? RP_NO_MEMORY : attempt->err.status,
-                   attempt->client ? "no memory for a client" : attempt->err.text);
-    if (attempt->users == 0 && self->connecting != attempt)
-        job_abandon(&attempt->job);
-    return state == JOB_DONE && self->conn;
+    bool late = status == RP_UNAVAILABLE;
+    if (!gate_check(&self->guarded.gate))
+        return false;
+    self->connected = self->connected || status == RP_OK;
+    if (status == RP_OK)
+        return true;
+    if (!late && self->conn == conn && !self->connected)
+        conn_drop(&self->conn); /* whoever waits, too, has it for as long */
+    char text[sizeof err->text + 32];
+    snprintf(text, sizeof text, "%s%s", err->text, late && !own ? " The client goes on trying." : "");
+    core_raise(late && !own ? RP_DEADLINE_EXCEEDED : status, text);
+    return false;
 }
 
 static PyObject *client_wait(PyObject *object, PyObject *args)
@@ -171,9 +89,20 @@ static PyObject *client_wait(PyObject *object, PyObject *args)
         !gate_enter(&self->guarded.gate, "client"))
         return NULL;
     gate_leave(&self->guarded.gate);
-    if (self->connecting && !await_connection(self, timeout_ms, own != 0))
-        return NULL;
-    return Py_NewRef(Py_None);
+    struct conn *conn = self->conn;
+    bool ok = self->connected;
+    if (!ok && conn) {
+        struct watch watch;
+        rp_error err;
+        conn->refs++;
+        watch_begin(&watch, &self->guarded.gate);
+        rp_status status = rp_client_wait(conn->client, timeout_ms, &err);
+        ok = watch_end(&watch) && take_result(self, conn, status, &err, own != 0);
+        conn_drop(&conn);
+    } else if (!ok) {
+        core_raise(RP_FAILED_PRECONDITION, "this client could not connect: make a new one");
+    }
+    return ok ? Py_NewRef(Py_None) : NULL;
 }
 
 struct conn *client_share(PyObject *client)
@@ -186,10 +115,11 @@ struct conn *client_share(PyObject *client)
     if (!gate_enter(&self->guarded.gate, "client"))
         return NULL;
     gate_leave(&self->guarded.gate);
-    if (self->conn)
-        self->conn->refs++;
-    else
+    if (!self->connected || !self->conn) {
         core_raise(RP_FAILED_PRECONDITION, "this client is not connected yet: call wait first");
+        return NULL;
+    }
+    self->conn->refs++;
     return self->conn;
 }
 
@@ -223,8 +153,7 @@ static PyObject *client_usable(PyObject *object, void *unused)
 {
     (void)unused;
     const client_object *self = (client_object *)object;
-    return PyBool_FromLong(!self->guarded.gate.closed && !gate_is_foreign(&self->guarded.gate) &&
-                           (self->conn || self->connecting));
+    return PyBool_FromLong(!self->guarded.gate.closed && !gate_is_foreign(&self->guarded.gate) && self->conn);
 }
 
 /* ---- questions */
@@ -232,34 +161,26 @@ static PyObject *client_usable(PyObject *object, void *unused)
 /* A value of this size is not copied. */
 #define LARGE_VALUE (4u << 20)
 
-/* The memory of a large value. */
-typedef struct value_object {
-    PyObject_HEAD rp_params *params;
-} value_object;
-
-static PyTypeObject *value_type;
-
-static void value_dealloc(PyObject *object)
+static void release_value(PyObject *owner)
 {
-    rp_params_release(&((value_object *)object)->params);
-    core_free(object);
+    rp_params *params = PyCapsule_GetPointer(owner, NULL);
+    rp_params_release(&params);
 }
 
-static int value_buffer(PyObject *object, Py_buffer *view, int flags)
-{
-    const rp_param *slot = rp_params_slot(((value_object *)object)->params);
-    return PyBuffer_FillInfo(view, object, (void *)(uintptr_t)slot->data, (Py_ssize_t)slot->bytes, 1, flags);
-}
-
+/* A read-only memoryview of the value, which keeps it. */
 static PyObject *value_view(rp_params **params)
 {
-    value_object *object = (value_object *)PyType_GenericAlloc(value_type, 0);
-    if (!object)
+    const rp_param *slot = rp_params_slot(*params);
+    PyObject *owner = PyCapsule_New(*params, NULL, release_value);
+    if (!owner)
         return NULL;
-    object->params = *params;
     *params = NULL;
-    PyObject *view = PyMemoryView_FromObject((PyObject *)object);
-    Py_DECREF(object);
+    PyObject *array = numpy_array(owner, slot->data, RP_DTYPE_UINT8, 1, &slot->bytes);
+    PyObject *fixed = array ? PyObject_CallMethod(array, "setflags", "O", Py_False) : NULL;
+    PyObject *view = fixed ? PyMemoryView_FromObject(array) : NULL;
+    Py_XDECREF(fixed);
+    Py_XDECREF(array);
+    Py_DECREF(owner);
     return view;
 }
 
@@ -462,12 +383,4 @@ const struct core_type client_core = {
     .methods = methods,
     .getters = getters,
     .out = &client_type,
-};
-const struct core_type value_core = {
-    .name = "replaybus._core.Value",
-    .doc = "The memory of a large value of a slot.",
-    .size = sizeof(value_object),
-    .dealloc = value_dealloc,
-    .buffer = value_buffer,
-    .out = &value_type,
 };

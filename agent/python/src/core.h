@@ -50,8 +50,8 @@ bool pool_memory(PyObject *pool, rp_memory *out);
 
 /* ---- functions and types of the module */
 
-extern const struct core_type client_core, value_core, writer_core, selection_core, transitions_core, sampler_core,
-    memory_core, batch_core, pool_core, publisher_core, subscriber_core, updater_core, reduce_core, server_core;
+extern const struct core_type client_core, writer_core, selection_core, transitions_core, sampler_core, memory_core,
+    batch_core, pool_core, publisher_core, subscriber_core, updater_core, reduce_core, server_core;
 /* rows.c: append_rows(writers, block, step, table, steps, priorities, done, timeout, sequence=None) */
 PyObject *rows_append(PyObject *module, PyObject *args);
 PyObject *rows_check_sequence(PyObject *module, PyObject *args);

@@ -1,16 +1,17 @@
 /* Publisher, Subscriber, Updater and Reduce: objects that exchange data with the broker over a shared client. Each owns one handle of
- * libreplay. */
+ * libreplay and has one thing to do; what that takes and gives is all that differs. */
 #include "agent/python/src/core.h"
 
 #define LEAVE_MS 1000 /* for the broker's answer when a member leaves its group */
 
 typedef struct handle_object {
     struct guarded guarded;
+    const char *what; /* it is, for errors */
     struct conn *conn;
     rp_publisher *publisher; /* one of these */
     rp_subscriber *subscriber;
-    rp_updater *updater;
-    rp_reduce *reduce;
+    rp_updater *updater; /* of new priorities or acknowledgements */
+    rp_reduce *reduce;   /* a member of a group that sums vectors */
 } handle_object;
 
 static void handle_destroy(PyObject *object)
@@ -25,15 +26,19 @@ static void handle_destroy(PyObject *object)
     conn_drop(&self->conn);
 }
 
+/* ---- making one */
+
 /* An object without a handle yet. NULL with an exception set. */
-static handle_object *handle_new(PyTypeObject *type, PyObject *client)
+static handle_object *handle_new(PyTypeObject *type, PyObject *client, const char *what)
 {
     struct conn *conn = client_share(client);
     handle_object *self = conn ? guarded_new(type, handle_destroy) : NULL;
-    if (self)
-        self->conn = conn;
-    else
+    if (!self) {
         conn_drop(&conn);
+        return NULL;
+    }
+    self->conn = conn;
+    self->what = what;
     return self;
 }
 
@@ -46,96 +51,18 @@ static PyObject *handle_made(handle_object *self, const void *handle, const rp_e
     return core_raise(err->status, err->text);
 }
 
-/* ---- Publisher */
-
 static PyObject *publisher_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)kwargs;
     PyObject *client;
     const char *name;
     rp_error err;
-    if (!PyArg_ParseTuple(args, "Os", &client, &name))
-        return NULL;
-    handle_object *self = handle_new(type, client);
+    handle_object *self = PyArg_ParseTuple(args, "Os", &client, &name) ? handle_new(type, client, "publisher") : NULL;
     if (!self)
         return NULL;
     self->publisher = rp_publisher_new(self->conn->client, name, &err);
     return handle_made(self, self->publisher, &err);
 }
-
-struct publishing {
-    const handle_object *object;
-    Py_buffer data, bf16; /* bf16.obj NULL: there is no second form */
-    uint64_t version;
-};
-
-/* Bytes that take longer to copy than other threads of Python should wait. */
-#define LONG_COPY (1 << 20)
-
-static rp_status put_attempt(void *call, int64_t timeout_ms, rp_error *err)
-{
-    (void)timeout_ms;
-    struct publishing *self = call;
-    PyThreadState *thread = self->data.len >= LONG_COPY ? PyEval_SaveThread() : NULL;
-    rp_status status = rp_publisher_put_bf16(self->object->publisher, self->data.buf, (uint64_t)self->data.len,
-                                             self->bf16.buf, (uint64_t)self->bf16.len, err);
-    if (thread)
-        PyEval_RestoreThread(thread);
-    return status;
-}
-
-static rp_status publish_attempt(void *call, int64_t timeout_ms, rp_error *err)
-{
-    struct publishing *self = call;
-    return rp_publisher_flush(self->object->publisher, timeout_ms, &self->version, err);
-}
-
-static PyObject *publisher_put(PyObject *object, PyObject *args)
-{
-    handle_object *self = (handle_object *)object;
-    struct publishing call = {.object = self};
-    PyObject *data, *bf16 = Py_None;
-    if (!PyArg_ParseTuple(args, "O|O", &data, &bf16) || PyObject_GetBuffer(data, &call.data, PyBUF_SIMPLE) < 0)
-        return NULL;
-    bool ok = (bf16 == Py_None || PyObject_GetBuffer(bf16, &call.bf16, PyBUF_SIMPLE) == 0) &&
-              guarded_call(&self->guarded, "publisher", put_attempt, &call, 0);
-    PyBuffer_Release(&call.data);
-    PyBuffer_Release(&call.bf16);
-    return ok ? Py_NewRef(Py_None) : NULL;
-}
-
-static PyObject *publisher_flush(PyObject *object, PyObject *args, PyObject *kwargs)
-{
-    handle_object *self = (handle_object *)object;
-    struct publishing call = {.object = self};
-    int64_t timeout_ms;
-    bool ok = core_timeout_argument(args, kwargs, &timeout_ms) &&
-              guarded_call(&self->guarded, "publisher", publish_attempt, &call, timeout_ms);
-    return ok ? PyLong_FromUnsignedLongLong(call.version) : NULL;
-}
-
-static PyObject *publisher_close(PyObject *object, PyObject *args, PyObject *kwargs)
-{
-    handle_object *self = (handle_object *)object;
-    struct publishing call = {.object = self};
-    int64_t timeout_ms;
-    return core_timeout_argument(args, kwargs, &timeout_ms)
-               ? guarded_finish(&self->guarded, publish_attempt, &call, timeout_ms)
-               : NULL;
-}
-
-static PyMethodDef publisher_methods[] = {
-    {"put", publisher_put, METH_VARARGS,
-     "put($self, data, bf16=None, /)\n--\n\nTakes a block and returns at once. Of blocks that wait, only the newest is "
-     "sent."},
-    {"flush", CORE_METHOD(publisher_flush), METH_VARARGS | METH_KEYWORDS,
-     "flush($self, timeout=None)\n--\n\nWaits until the newest block is stored; returns its version."},
-    {"close", CORE_METHOD(publisher_close), METH_VARARGS | METH_KEYWORDS,
-     "close($self, timeout=None)\n--\n\nFlushes, then gives up what is left."},
-    {NULL, NULL, 0, NULL},
-};
-
-/* ---- Subscriber */
 
 static PyObject *subscriber_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -144,59 +71,14 @@ static PyObject *subscriber_make(PyTypeObject *type, PyObject *args, PyObject *k
     const char *name;
     unsigned long long have = 0;
     int bf16 = 0;
-    rp_error err;
-    if (!PyArg_ParseTuple(args, "Os|Kp", &client, &name, &have, &bf16))
-        return NULL;
-    handle_object *self = handle_new(type, client);
+    rp_error err = {0};
+    handle_object *self =
+        PyArg_ParseTuple(args, "Os|Kp", &client, &name, &have, &bf16) ? handle_new(type, client, "subscriber") : NULL;
     if (!self)
         return NULL;
     self->subscriber = (bf16 ? rp_subscriber_new_bf16 : rp_subscriber_new)(self->conn->client, name, have, &err);
     return handle_made(self, self->subscriber, &err);
 }
-
-struct take {
-    rp_subscriber *subscriber;
-    rp_params *params;
-};
-
-static rp_status take_attempt(void *call, int64_t timeout_ms, rp_error *err)
-{
-    struct take *self = call;
-    return rp_subscriber_take(self->subscriber, timeout_ms, &self->params, err);
-}
-
-static PyObject *subscriber_take(PyObject *object, PyObject *seconds)
-{
-    handle_object *self = (handle_object *)object;
-    int64_t timeout_ms;
-    if (!core_timeout(seconds, &timeout_ms) || !gate_enter(&self->guarded.gate, "subscriber"))
-        return NULL;
-    rp_error err;
-    struct take call = {.subscriber = self->subscriber};
-    rp_status status = gate_wait(&self->guarded.gate, take_attempt, &call, timeout_ms, &err);
-    gate_leave(&self->guarded.gate);
-    if (status == RP_DEADLINE_EXCEEDED)
-        return Py_NewRef(Py_None);
-    if (status != RP_OK)
-        return status == GATE_INTERRUPTED ? NULL : core_raise(status, err.text);
-    return param_row(&call.params);
-}
-
-static PyObject *subscriber_close(PyObject *object, PyObject *args, PyObject *kwargs)
-{
-    int64_t timeout_ms;
-    return core_timeout_argument(args, kwargs, &timeout_ms) ? guarded_close(object, NULL) : NULL;
-}
-
-static PyMethodDef subscriber_methods[] = {
-    {"_take", subscriber_take, METH_O,
-     "_take(timeout): (version, data, age in ns, bf16), or None if nothing has arrived."},
-    {"close", CORE_METHOD(subscriber_close), METH_VARARGS | METH_KEYWORDS,
-     "close($self, timeout=None)\n--\n\nStops asking."},
-    {NULL, NULL, 0, NULL},
-};
-
-/* ---- Updater: new priorities or acknowledgements, sent in batches without waiting for the answers */
 
 static PyObject *updater_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -210,98 +92,12 @@ static PyObject *updater_make(PyTypeObject *type, PyObject *args, PyObject *kwar
                                      core_u32, &options.in_flight, &ack))
         return NULL;
     options.acknowledge = (uint32_t)ack;
-    handle_object *self = handle_new(type, client);
+    handle_object *self = handle_new(type, client, "updater");
     if (!self)
         return NULL;
     self->updater = rp_updater_new(self->conn->client, table, &options, &err);
     return handle_made(self, self->updater, &err);
 }
-
-struct updating {
-    const handle_object *object;
-    Py_buffer keys, priorities;
-    uint32_t done, n;
-    rp_change change;
-};
-
-static rp_status update_attempt(void *call, int64_t timeout_ms, rp_error *err)
-{
-    struct updating *self = call;
-    uint32_t taken = 0;
-    const uint64_t *keys = self->keys.buf;
-    const double *priorities = self->priorities.buf;
-    rp_status status =
-        rp_updater_add(self->object->updater, keys + self->done, priorities ? priorities + self->done : NULL,
-                       self->n - self->done, timeout_ms, &taken, err);
-    self->done += status == RP_DEADLINE_EXCEEDED ? taken : 0;
-    return status;
-}
-
-static rp_status confirm_attempt(void *call, int64_t timeout_ms, rp_error *err)
-{
-    struct updating *self = call;
-    return rp_updater_flush(self->object->updater, timeout_ms, &self->change, err);
-}
-
-/* Takes contiguous arrays of 8-byte elements of equal length; priorities may be None. */
-static bool take_arrays(struct updating *self, PyObject *keys, PyObject *priorities)
-{
-    if (PyObject_GetBuffer(keys, &self->keys, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0 ||
-        (priorities != Py_None &&
-         PyObject_GetBuffer(priorities, &self->priorities, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0))
-        return false;
-    self->n = (uint32_t)(self->keys.len / 8);
-    if (column_dtype(self->keys.format, self->keys.itemsize) == RP_DTYPE_UINT64 &&
-        (!self->priorities.obj ||
-         (column_dtype(self->priorities.format, self->priorities.itemsize) == RP_DTYPE_FLOAT64 &&
-          self->keys.len == self->priorities.len)) &&
-        self->keys.len / 8 <= UINT32_MAX)
-        return true;
-    PyErr_SetString(PyExc_ValueError, "keys (uint64) and priorities (float64) of equal length are needed");
-    return false;
-}
-
-static PyObject *updater_add(PyObject *object, PyObject *args)
-{
-    handle_object *self = (handle_object *)object;
-    struct updating call = {.object = self};
-    PyObject *keys, *priorities, *seconds;
-    int64_t timeout_ms;
-    bool ok = PyArg_ParseTuple(args, "OOO", &keys, &priorities, &seconds) && core_timeout(seconds, &timeout_ms) &&
-              take_arrays(&call, keys, priorities) &&
-              guarded_call(&self->guarded, "updater", update_attempt, &call, timeout_ms);
-    PyBuffer_Release(&call.keys);
-    PyBuffer_Release(&call.priorities);
-    return ok ? Py_NewRef(Py_None) : NULL;
-}
-
-static PyObject *updater_flush(PyObject *object, PyObject *seconds)
-{
-    handle_object *self = (handle_object *)object;
-    struct updating call = {.object = self};
-    int64_t timeout_ms;
-    bool ok = core_timeout(seconds, &timeout_ms) &&
-              guarded_call(&self->guarded, "updater", confirm_attempt, &call, timeout_ms);
-    return ok ? Py_BuildValue("(KKK)", call.change.applied, call.change.missing, call.change.refused) : NULL;
-}
-
-static PyObject *updater_close(PyObject *object, PyObject *seconds)
-{
-    handle_object *self = (handle_object *)object;
-    struct updating call = {.object = self};
-    int64_t timeout_ms;
-    return core_timeout(seconds, &timeout_ms) ? guarded_finish(&self->guarded, confirm_attempt, &call, timeout_ms)
-                                              : NULL;
-}
-
-static PyMethodDef updater_methods[] = {
-    {"_add", updater_add, METH_VARARGS, "_add(keys, priorities, timeout)"},
-    {"_flush", updater_flush, METH_O, "_flush(timeout): (applied, missing, refused) so far."},
-    {"_close", updater_close, METH_O, "_close(timeout): flushes, then gives up what is left."},
-    {NULL, NULL, 0, NULL},
-};
-
-/* ---- Reduce: the sum of float vectors over the members of a group, round by round */
 
 static PyObject *reduce_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -314,7 +110,7 @@ static PyObject *reduce_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|O", names, &client, &group, &seconds) ||
         !core_timeout(seconds, &timeout_ms))
         return NULL;
-    handle_object *self = handle_new(type, client);
+    handle_object *self = handle_new(type, client, "member");
     if (!self)
         return NULL;
     watch_begin(&watch, &self->guarded.gate);
@@ -325,61 +121,170 @@ static PyObject *reduce_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return NULL;
 }
 
-struct adding {
+/* ---- one call */
+
+struct exchange {
     const handle_object *object;
-    Py_buffer values;
+    Py_buffer first, second; /* a block and its second form, keys and priorities, or a vector; obj NULL: none */
+    uint32_t done;           /* keys that were taken */
     int64_t round_ms;
+    rp_params *params;
+    rp_change change;
     rp_reduced reduced;
+    uint64_t version;
 };
 
-/* After a time-out the vector stays in its round, and the next call takes up the wait. */
-static rp_status add_attempt(void *call, int64_t timeout_ms, rp_error *err)
+/* Bytes that take longer to copy than other threads of Python should wait. */
+#define LONG_COPY (1 << 20)
+
+static rp_status put(struct exchange *self, rp_error *err)
 {
-    struct adding *self = call;
-    return rp_reduce_add(self->object->reduce, self->values.buf, (uint64_t)self->values.len / sizeof(float),
-                         self->round_ms, timeout_ms, &self->reduced, err);
+    PyThreadState *thread = self->first.len >= LONG_COPY ? PyEval_SaveThread() : NULL;
+    rp_status status = rp_publisher_put_bf16(self->object->publisher, self->first.buf, (uint64_t)self->first.len,
+                                             self->second.buf, (uint64_t)self->second.len, err);
+    if (thread)
+        PyEval_RestoreThread(thread);
+    return status;
 }
 
-static bool take_vector(struct adding *self, PyObject *array)
+static rp_status update(struct exchange *self, int64_t timeout_ms, rp_error *err)
 {
-    if (PyObject_GetBuffer(array, &self->values, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT) < 0)
+    const uint64_t *keys = self->first.buf;
+    const double *priorities = self->second.buf;
+    uint32_t n = (uint32_t)(self->first.len / 8) - self->done, taken = 0;
+    rp_status status = rp_updater_add(self->object->updater, keys + self->done,
+                                      priorities ? priorities + self->done : NULL, n, timeout_ms, &taken, err);
+    self->done += status == RP_DEADLINE_EXCEEDED ? taken : 0;
+    return status;
+}
+
+static rp_status call_attempt(void *call, int64_t timeout_ms, rp_error *err)
+{
+    struct exchange *self = call;
+    const handle_object *object = self->object;
+    if (object->publisher)
+        return put(self, err); /* the first attempt, with the GIL: it does not wait */
+    if (object->subscriber)
+        return rp_subscriber_take(object->subscriber, timeout_ms, &self->params, err);
+    if (object->updater)
+        return update(self, timeout_ms, err);
+    /* After a time-out the vector stays in its round, and the next call takes up the wait. */
+    return rp_reduce_add(object->reduce, self->first.buf, (uint64_t)self->first.len / sizeof(float), self->round_ms,
+                         timeout_ms, &self->reduced, err);
+}
+
+/* A subscriber and a member of a group hold nothing back. */
+static rp_status flush_attempt(void *call, int64_t timeout_ms, rp_error *err)
+{
+    struct exchange *self = call;
+    if (self->object->publisher)
+        return rp_publisher_flush(self->object->publisher, timeout_ms, &self->version, err);
+    if (self->object->updater)
+        return rp_updater_flush(self->object->updater, timeout_ms, &self->change, err);
+    return RP_OK;
+}
+
+/* Takes the memory of an array in C order, whose elements have this type; 0: of anything. */
+static bool take_array(PyObject *array, int32_t dtype, int flags, Py_buffer *out)
+{
+    if (PyObject_GetBuffer(array, out, PyBUF_C_CONTIGUOUS | (dtype ? PyBUF_FORMAT : 0) | flags) < 0)
         return false;
-    if (column_dtype(self->values.format, self->values.itemsize) == RP_DTYPE_FLOAT32)
+    if (dtype == 0 || column_dtype(out->format, out->itemsize) == dtype)
         return true;
-    PyErr_SetString(PyExc_ValueError, "a contiguous array of float32 is needed");
+    PyErr_Format(PyExc_ValueError, "a contiguous array of %s is needed", dtype_name(dtype));
     return false;
 }
 
-static PyObject *reduce_add(PyObject *object, PyObject *args)
+/* The second one may be None. */
+static bool take_arrays(struct exchange *self, PyObject *first, PyObject *second)
 {
-    handle_object *self = (handle_object *)object;
-    struct adding call = {.object = self};
-    PyObject *array, *round_seconds, *seconds;
-    int64_t timeout_ms;
-    bool ok = PyArg_ParseTuple(args, "OOO", &array, &round_seconds, &seconds) &&
-              core_timeout(round_seconds, &call.round_ms) && core_timeout(seconds, &timeout_ms) &&
-              take_vector(&call, array) && guarded_call(&self->guarded, "member", add_attempt, &call, timeout_ms);
-    PyBuffer_Release(&call.values);
-    const rp_reduced *out = &call.reduced;
-    return ok ? Py_BuildValue("(KIIO)", out->round, out->contributors, out->members, out->counted ? Py_True : Py_False)
-              : NULL;
+    const handle_object *object = self->object;
+    if (object->subscriber)
+        return true;
+    if (object->reduce)
+        return take_array(first, RP_DTYPE_FLOAT32, PyBUF_WRITABLE, &self->first);
+    if (!take_array(first, object->updater ? RP_DTYPE_UINT64 : 0, 0, &self->first) ||
+        (second != Py_None && !take_array(second, object->updater ? RP_DTYPE_FLOAT64 : 0, 0, &self->second)))
+        return false;
+    if (!object->updater ||
+        (self->first.len / 8 <= UINT32_MAX && (!self->second.obj || self->first.len == self->second.len)))
+        return true;
+    PyErr_SetString(PyExc_ValueError, "keys (uint64) and priorities (float64) of equal length are needed");
+    return false;
 }
 
-static PyMethodDef reduce_methods[] = {
-    {"_add", reduce_add, METH_VARARGS,
-     "_add(values, round_timeout, timeout): (round, contributors, members, counted)."},
-    {"close", guarded_close, METH_NOARGS, "close($self)\n--\n\nLeaves the group."},
+static PyObject *call_answer(struct exchange *self)
+{
+    const rp_reduced *sum = &self->reduced;
+    if (self->params)
+        return param_row(&self->params);
+    if (!self->object->reduce)
+        return Py_NewRef(Py_None);
+    return Py_BuildValue("(KIIO)", sum->round, sum->contributors, sum->members, sum->counted ? Py_True : Py_False);
+}
+
+/* _call(timeout, first=None, second=None, round_timeout=None) */
+static PyObject *handle_call(PyObject *object, PyObject *args)
+{
+    handle_object *self = (handle_object *)object;
+    struct exchange call = {.object = self};
+    PyObject *seconds, *first = Py_None, *second = Py_None, *round_seconds = Py_None, *answer = NULL;
+    int64_t timeout_ms;
+    rp_error err;
+    if (PyArg_ParseTuple(args, "O|OOO", &seconds, &first, &second, &round_seconds) &&
+        core_timeout(seconds, &timeout_ms) && core_timeout(round_seconds, &call.round_ms) &&
+        gate_enter(&self->guarded.gate, self->what)) {
+        rp_status status = GATE_INTERRUPTED;
+        if (take_arrays(&call, first, second))
+            status = gate_wait(&self->guarded.gate, call_attempt, &call, timeout_ms, &err);
+        bool nothing = status == RP_DEADLINE_EXCEEDED && self->subscriber;
+        if (status == RP_OK || nothing)
+            answer = call_answer(&call);
+        else if (status != GATE_INTERRUPTED)
+            core_raise(status, err.text);
+        gate_leave(&self->guarded.gate);
+    }
+    PyBuffer_Release(&call.first);
+    PyBuffer_Release(&call.second);
+    rp_params_release(&call.params); /* a signal came with it */
+    return answer;
+}
+
+/* The version that is stored, or (applied, missing, refused) so far. */
+static PyObject *handle_flush(PyObject *object, PyObject *seconds)
+{
+    handle_object *self = (handle_object *)object;
+    struct exchange call = {.object = self};
+    int64_t timeout_ms;
+    if (!core_timeout(seconds, &timeout_ms) ||
+        !guarded_call(&self->guarded, self->what, flush_attempt, &call, timeout_ms))
+        return NULL;
+    return self->publisher ? PyLong_FromUnsignedLongLong(call.version)
+                           : Py_BuildValue("(KKK)", call.change.applied, call.change.missing, call.change.refused);
+}
+
+static PyObject *handle_close(PyObject *object, PyObject *seconds)
+{
+    handle_object *self = (handle_object *)object;
+    struct exchange call = {.object = self};
+    int64_t timeout_ms;
+    return core_timeout(seconds, &timeout_ms) ? guarded_finish(&self->guarded, flush_attempt, &call, timeout_ms) : NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"_call", handle_call, METH_VARARGS, "_call(timeout, first=None, second=None, round_timeout=None)"},
+    {"_flush", handle_flush, METH_O, "_flush(timeout)"},
+    {"_close", handle_close, METH_O, "_close(timeout): flushes, then gives up what is left."},
     {NULL, NULL, 0, NULL},
 };
 
-/* Types over a handle differ in name, help and methods. */
 #define HANDLE_TYPE(title, help, kind)                                                                                 \
     const struct core_type kind##_core = {.name = "replaybus._core." title,                                            \
                                           .doc = (help),                                                               \
                                           .size = sizeof(handle_object),                                               \
                                           .make = kind##_make,                                                         \
                                           .dealloc = guarded_dealloc,                                                  \
-                                          .methods = kind##_methods,                                                   \
+                                          .methods = methods,                                                          \
                                           .is_base = true}
 
 HANDLE_TYPE("Publisher", "Stores versions of a slot in the background.", publisher);

@@ -41,8 +41,7 @@ PyMODINIT_FUNC PyInit__core(void);
 PyMODINIT_FUNC PyInit__core(void)
 {
     static const struct core_type *const types[] = {
-        &client_core,     &value_core,   &writer_core, &selection_core, &transitions_core,
-        &sampler_core,    &memory_core,  &batch_core,  &pool_core,      &publisher_core,
-        &subscriber_core, &updater_core, &reduce_core, &server_core,    NULL};
+        &client_core, &writer_core,    &selection_core,  &transitions_core, &sampler_core, &memory_core, &batch_core,
+        &pool_core,   &publisher_core, &subscriber_core, &updater_core,     &reduce_core,  &server_core, NULL};
     return core_module(&definition, types);
 }

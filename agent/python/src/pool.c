@@ -28,7 +28,7 @@ struct pool {
 
 typedef struct pool_object {
     PyObject_HEAD struct pool *pool;
-    uint64_t forks;
+    uint32_t forks;
 } pool_object;
 
 static PyTypeObject *pool_type;
@@ -118,7 +118,7 @@ bool pool_memory(PyObject *object, rp_memory *out)
 static void pool_dealloc(PyObject *object)
 {
     pool_object *self = (pool_object *)object;
-    if (self->pool && self->forks == gate_forks()) { /* in a child, a thread of the parent may hold the lock */
+    if (self->pool && self->forks == forks_count()) { /* in a child, a thread of the parent may hold the lock */
         for (struct block *block = self->pool->blocks; block; block = block->next)
             PyBuffer_Release(&block->view);
         pthread_mutex_lock(&self->pool->lock);
@@ -172,7 +172,7 @@ static PyObject *pool_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     pthread_mutex_init(&pool->lock, NULL);
     pool->refs = 1;
     self->pool = pool;
-    self->forks = gate_forks();
+    self->forks = forks_count();
     for (Py_ssize_t i = 0; self && i < PyTuple_Size(buffers); i++)
         if (!add_buffer(pool, PyTuple_GetItem(buffers, i)))
             Py_CLEAR(self);

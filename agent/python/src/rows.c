@@ -273,7 +273,7 @@ static rp_status do_row(struct rows *self, int64_t timeout_ms, rp_error *err)
 static rp_status rows_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct rows *self = call;
-    int64_t start = timeout_ms ? core_now_ns() : 0;
+    int64_t start = timeout_ms ? clock_ns() : 0;
     for (; self->row < self->n; self->row++, self->phase = BREAK) {
         rp_status status = do_row(self, 0, err);
         while (status == RP_DEADLINE_EXCEEDED && timeout_ms != 0) {

@@ -121,7 +121,7 @@ static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwar
         return NULL;
     self->pool = Py_NewRef(pool);
     self->on_demand = options.on_demand != 0;
-    self->last.start_ns = self->now.start_ns = core_now_ns();
+    self->last.start_ns = self->now.start_ns = clock_ns();
     if (start(self, items, &options))
         return (PyObject *)self;
     Py_DECREF(self);
@@ -141,13 +141,13 @@ static rp_status next_attempt(void *call, int64_t timeout_ms, rp_error *err)
     if (timeout_ms == 0 && self->waits)
         return RP_DEADLINE_EXCEEDED;
     if (timeout_ms != 0)
-        self->waits_ns = core_now_ns();
+        self->waits_ns = clock_ns();
     return rp_sampler_next(self->sampler, &self->batch, timeout_ms, err);
 }
 
 static void note_wait(sampler_object *self, int64_t since_ns)
 {
-    int64_t now = core_now_ns();
+    int64_t now = clock_ns();
     self->now.waited_ns += since_ns ? now - since_ns : 0;
     if (now - self->now.start_ns > SPAN_NS) {
         self->last = self->now;
@@ -194,7 +194,7 @@ static PyObject *sampler_stats(PyObject *object, PyObject *unused)
     rp_sampler_stats stats = {.struct_size = sizeof stats};
     rp_sampler_get_stats(self->sampler, &stats);
     gate_leave(&self->guarded.gate);
-    int64_t waited = self->last.waited_ns + self->now.waited_ns, past = core_now_ns() - self->last.start_ns;
+    int64_t waited = self->last.waited_ns + self->now.waited_ns, past = clock_ns() - self->last.start_ns;
     return Py_BuildValue("{s:I,s:I,s:K,s:K,s:K,s:d,s:I,s:K,s:K}", "requested", stats.requested, "ready", stats.ready,
                          "batches", stats.batches, "items", stats.items, "decode_ns", stats.decode_ns, "wait_share",
                          past > 0 ? (double)waited / (double)past : 0.0, "shared", stats.shared, "shared_bytes",

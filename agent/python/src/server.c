@@ -1,8 +1,5 @@
-/* Server: a broker inside this process. It starts and stops on a helper thread, so that a signal ends the wait. */
+/* Server: a broker inside this process. Starting and stopping cannot be interrupted: replaybus.Server calls them on a thread. */
 #include "agent/python/src/core.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #include "replay/server.h"
 
@@ -10,43 +7,6 @@ typedef struct server_object {
     struct guarded guarded;
     rp_server *server;
 } server_object;
-
-struct change {
-    struct job job;
-    char *yaml; /* NULL: stop */
-    rp_server *server;
-    rp_error err;
-};
-
-static void change_run(struct job *job)
-{
-    struct change *self = (struct change *)job;
-    if (self->yaml)
-        self->server = rp_server_start(self->yaml, NULL, &self->err);
-    else
-        rp_server_stop(&self->server);
-}
-
-static void change_drop(struct job *job)
-{
-    struct change *self = (struct change *)job;
-    rp_server_stop(&self->server);
-    free(self->yaml);
-    free(self);
-}
-
-static struct change *change_new(const char *yaml, rp_server *server)
-{
-    struct change *self = core_alloc(1, sizeof *self);
-    if (self)
-        *self =
-            (struct change){.job = {.run = change_run, .drop = change_drop}, .yaml = core_copy(yaml), .server = server};
-    if (self && yaml && !self->yaml) {
-        free(self);
-        return NULL;
-    }
-    return self;
-}
 
 static void server_destroy(PyObject *object)
 {
@@ -61,36 +21,19 @@ static PyObject *server_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     const char *yaml;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s", names, &yaml))
         return NULL;
-    struct change *call = change_new(yaml, NULL);
-    if (!call || !job_wait(&call->job))
-        return NULL;
-    server_object *self = NULL;
-    if (!call->server)
-        core_raise(call->err.status, call->err.text);
-    else if ((self = guarded_new(type, server_destroy))) {
-        self->server = call->server;
-        call->server = NULL;
-    }
+    rp_error err;
+    rp_server *server;
     Py_BEGIN_ALLOW_THREADS;
-    change_drop(&call->job);
+    server = rp_server_start(yaml, NULL, &err);
     Py_END_ALLOW_THREADS;
+    if (!server)
+        return core_raise(err.status, err.text);
+    server_object *self = guarded_new(type, server_destroy);
+    if (self)
+        self->server = server;
+    else
+        rp_server_stop(&server);
     return (PyObject *)self;
-}
-
-static PyObject *server_stop(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    server_object *self = (server_object *)object;
-    if (!gate_close(&self->guarded.gate))
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    rp_server *server = self->server;
-    self->server = NULL;
-    gate_leave(&self->guarded.gate);
-    struct change *call = change_new(NULL, server);
-    if (!call || !job_wait(&call->job))
-        return NULL;
-    change_drop(&call->job);
-    return Py_NewRef(Py_None);
 }
 
 static PyObject *server_endpoint(PyObject *object, void *unused)
@@ -105,7 +48,7 @@ static PyObject *server_endpoint(PyObject *object, void *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"stop", server_stop, METH_NOARGS, "Ends the broker; with a journal or checkpoints, its state is on disk."},
+    {"stop", guarded_close, METH_NOARGS, "Ends the broker; with a journal or checkpoints, its state is on disk."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -106,7 +106,7 @@ static PyObject *entry_of(const struct tensor *tensor, const void *block)
     PyObject *shape = PyTuple_New((Py_ssize_t)tensor->rank);
     for (uint32_t i = 0; shape && i < tensor->rank; i++)
         core_set(&shape, i, PyLong_FromUnsignedLongLong(tensor->shape[i]));
-    return Py_BuildValue("(ssNn)", tensor->name, column_dtype_name(tensor->dtype), shape,
+    return Py_BuildValue("(ssNn)", tensor->name, dtype_name(tensor->dtype), shape,
                          (Py_ssize_t)((const char *)tensor->data - (const char *)block));
 }
 

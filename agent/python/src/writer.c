@@ -115,7 +115,6 @@ static bool read_shape(PyObject *shape, struct column *out)
         return false;
     }
     out->rank = (uint32_t)rank;
-    out->row_bytes = column_itemsize(out->dtype);
     for (Py_ssize_t i = 0; i < rank; i++) {
         long long size = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
         if (size < 0 || size > INT32_MAX) {
@@ -124,13 +123,11 @@ static bool read_shape(PyObject *shape, struct column *out)
             return false;
         }
         out->shape[i] = (uint32_t)size;
-        if (size > 0 && out->row_bytes > RP_MAX_ROW_BYTES / (uint64_t)size) {
-            PyErr_Format(PyExc_ValueError, "a row of column '%s' has more than 1 GiB", out->name);
-            return false;
-        }
-        out->row_bytes *= (uint64_t)size;
     }
-    return true;
+    out->row_bytes = dtype_row_bytes(out->dtype, out->rank, out->shape);
+    if (out->row_bytes == DTYPE_NO_ROW)
+        PyErr_Format(PyExc_ValueError, "a row of column '%s' has more than 1 GiB", out->name);
+    return out->row_bytes != DTYPE_NO_ROW;
 }
 
 /* Reads (name, dtype name, shape). False with an exception set. */
@@ -140,10 +137,10 @@ static bool read_column(PyObject *spec, struct column *out)
     PyObject *shape;
     if (!PyArg_ParseTuple(spec, "ssO!", &name, &dtype, &PyTuple_Type, &shape))
         return false;
-    *out = (struct column){.name = core_copy(name), .dtype = column_dtype_named(dtype)};
+    *out = (struct column){.name = core_copy(name), .dtype = dtype_by_name(dtype)};
     if (!out->name)
         return false;
-    if (out->dtype != 0)
+    if (out->dtype > 0)
         return read_shape(shape, out);
     PyErr_Format(PyExc_ValueError, "column '%s': there is no element type '%s'", name, dtype);
     return false;
@@ -406,7 +403,7 @@ static PyObject *writer_item(PyObject *object, PyObject *const *args, Py_ssize_t
 /* ---- flush, end_episode */
 
 struct finish {
-    rp_writer *writer;
+    writer_object *object;
     uint64_t max_unconfirmed;
     int32_t mode;
 };
@@ -414,50 +411,49 @@ struct finish {
 static rp_status flush_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct finish *self = call;
-    return rp_writer_flush(self->writer, self->max_unconfirmed, timeout_ms, err);
+    rp_writer *writer = self->object->writer;
+    return writer ? rp_writer_flush(writer, self->max_unconfirmed, timeout_ms, err) : RP_OK;
 }
 
 static rp_status end_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct finish *self = call;
-    return rp_writer_end_episode(self->writer, self->mode, timeout_ms, err);
+    rp_writer *writer = self->object->writer;
+    if (!writer)
+        return RP_OK;
+    rp_writer_info info = {.struct_size = sizeof info};
+    rp_status status = rp_writer_end_episode(writer, self->mode, timeout_ms, err);
+    rp_writer_get_info(writer, &info, NULL);
+    self->object->episode_steps = info.episode_steps;
+    return status;
 }
 
 static PyObject *writer_flush(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"max_unconfirmed", "timeout", NULL};
-    writer_object *self = (writer_object *)object;
+    struct finish call = {.object = (writer_object *)object};
     unsigned long long max_unconfirmed = 0;
     PyObject *seconds = Py_None;
     int64_t timeout_ms;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|KO", names, &max_unconfirmed, &seconds) ||
-        !core_timeout(seconds, &timeout_ms) || !gate_enter(&self->guarded.gate, "writer"))
+        !core_timeout(seconds, &timeout_ms))
         return NULL;
-    struct finish call = {.writer = self->writer, .max_unconfirmed = max_unconfirmed};
-    bool ok = !self->writer || gate_call(&self->guarded.gate, flush_attempt, &call, timeout_ms);
-    gate_leave(&self->guarded.gate);
-    return ok ? Py_NewRef(Py_None) : NULL;
+    call.max_unconfirmed = max_unconfirmed;
+    return guarded_call(&call.object->guarded, "writer", flush_attempt, &call, timeout_ms) ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *writer_end_episode(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"wait", "timeout", NULL};
-    writer_object *self = (writer_object *)object;
+    struct finish call = {.object = (writer_object *)object};
     int wait = 1;
     PyObject *seconds = Py_None;
     int64_t timeout_ms;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|pO", names, &wait, &seconds) ||
-        !core_timeout(seconds, &timeout_ms) || !gate_enter(&self->guarded.gate, "writer"))
+        !core_timeout(seconds, &timeout_ms))
         return NULL;
-    struct finish call = {.writer = self->writer, .mode = wait ? RP_END_WAIT : RP_END_GO};
-    bool ok = !self->writer || gate_call(&self->guarded.gate, end_attempt, &call, timeout_ms);
-    if (self->writer) {
-        rp_writer_info info = {.struct_size = sizeof info};
-        rp_writer_get_info(self->writer, &info, NULL);
-        self->episode_steps = info.episode_steps;
-    }
-    gate_leave(&self->guarded.gate);
-    return ok ? Py_NewRef(Py_None) : NULL;
+    call.mode = wait ? RP_END_WAIT : RP_END_GO;
+    return guarded_call(&call.object->guarded, "writer", end_attempt, &call, timeout_ms) ? Py_NewRef(Py_None) : NULL;
 }
 
 /* ---- what became of the items */
@@ -613,9 +609,8 @@ static PyObject *writer_close(PyObject *object, PyObject *args, PyObject *kwargs
         return NULL;
     if (!gate_close(&self->guarded.gate))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    struct finish call = {.writer = self->writer};
-    bool ok = !self->writer || gate_is_foreign(&self->guarded.gate) ||
-              gate_call(&self->guarded.gate, flush_attempt, &call, timeout_ms);
+    struct finish call = {.object = self};
+    bool ok = gate_is_foreign(&self->guarded.gate) || gate_call(&self->guarded.gate, flush_attempt, &call, timeout_ms);
     struct watch watch;
     watch_begin(&watch, NULL);
     rp_writer_destroy(&self->writer, ok ? GOODBYE_MS : 0, NULL);

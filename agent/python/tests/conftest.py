@@ -63,6 +63,20 @@ def served_reverb(*tables, **options):
         yield server.localhost_client()
 
 
+def reverb_table(name="replay", sampler=None, **more):
+    arguments = dict(sampler=sampler or reverb.selectors.Uniform(), remover=reverb.selectors.Fifo(), max_size=100,
+                     rate_limiter=reverb.rate_limiters.MinSize(1))
+    return reverb.Table(name, **{**arguments, **more})
+
+
+def emptied(server):
+    """A client of a server of Reverb's interface, whose tables are empty."""
+    client = reverb.Client(f"localhost:{server.port}")
+    for name in client.server_info():
+        client.reset(name)
+    return client
+
+
 def until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():

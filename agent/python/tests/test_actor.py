@@ -465,10 +465,10 @@ def test_close_ends_a_wait(broker):
 
 
 def test_closes_after_the_broker():
-    server = replaybus.Server([ONCE])
-    actor = replaybus.Actor(server.endpoint, run_config(), wait=False)
+    server = replaybus.Server([FULL])
+    actor = replaybus.Actor(server.endpoint, full_config(), wait=False)
     actor.observe_first(np.zeros(4))
-    fill(actor, 5)
+    fill(actor, 12)  # more than the table holds: the rest waits
     server.stop()
     start = time.monotonic()
     with pytest.raises(replaybus.DeadlineExceeded):

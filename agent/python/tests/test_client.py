@@ -1,6 +1,7 @@
 """The client's questions, servers, and errors."""
 import asyncio
 import concurrent.futures
+import os
 import pickle
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def test_why_reset_checkpoint(client):
         writer.item("replay")
     assert client.info("replay")["tables"][0]["size"] == 1
     first = client.checkpoint()
-    assert first.items == 1 and first.number > 0 and first.seconds > 0
+    assert first.items == 1 and first.number > 0 and first.seconds > 0 and os.path.isdir(first.folder)
     client.reset("replay")
     assert client.info("replay")["tables"][0]["size"] == 0
     with pytest.raises(KeyError):
@@ -180,6 +181,8 @@ def test_self_test():
 def test_mistakes_have_sentences(server):
     with pytest.raises(TypeError, match=r"Server\(\[Table"):
         replaybus.Server(replaybus.Table("t"))
+    with pytest.raises(TypeError, match="max_sise"):
+        replaybus.Table("replay", max_sise=3)
     with pytest.raises(TypeError, match="a server cannot be pickled"):
         pickle.dumps(server)
     for endpoint in ("localhost:7600", "7600"):
@@ -284,13 +287,3 @@ def test_async(client):
 
     client.reset("uniform")
     assert asyncio.run(late()) == [20.0]
-
-
-def test_how_things_look(client, server):
-    client.insert({"a<b": np.zeros(3)}, {"uniform": 1.0})
-    batch = client.sample("uniform", 2)
-    assert "<td>a&lt;b</td><td>float64</td><td>(2, 3)</td>" in batch._repr_html_()
-    for text in (client._repr_html_(), server._repr_html_()):
-        assert text.startswith("<table><tr><th>tcp://") and "<td>uniform</td><td>1 of 200000</td>" in text
-    with pytest.raises(TypeError, match="max_sise"):
-        replaybus.Table("replay", max_sise=3)

@@ -6,21 +6,22 @@ import pathlib
 
 import pytest
 
+import replaybus
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-MODULES = ["replaybus", "replaybus.adapter.make", "replaybus.buffer", "replaybus.client", "replaybus.actor", "replaybus.envs", "replaybus.spaces", "replaybus.errors", "replaybus.nest", "replaybus.run", "replaybus.sampler", "replaybus.server",
-           "replaybus.weights", "replaybus.writer", "replaybus.reverb", "replaybus.reverb._structure", "replaybus.reverb.errors",
-           "replaybus.reverb.item_selectors", "replaybus.reverb.rate_limiters", "replaybus.reverb.server",
-           "replaybus.reverb.structured_writer", "replaybus.reverb.trajectory_dataset"]
+PACKAGE = pathlib.Path(replaybus.__file__).parent
+MODULES = [path.relative_to(PACKAGE.parent) for path in sorted(PACKAGE.rglob("*.py")) if ">>>" in path.read_text()]
 
 
-TORCH_MODULES = ["replaybus.torch", "replaybus.torch.batch", "replaybus.torch.buffer", "replaybus.torch.device", "replaybus.torch.policy"]
+def test_modules_have_examples():
+    assert len(MODULES) > 20
 
 
-@pytest.mark.parametrize("name", MODULES + TORCH_MODULES)
-def test_docstrings(name):
-    if name in TORCH_MODULES:
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_docstrings(path):
+    if "torch" in path.parts:
         pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+    assert doctest.testmod(importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))).failed == 0
 
 
 def python_blocks(path):

@@ -1,6 +1,5 @@
 """Groups: items with the same key that are sampled together and leave together."""
 import collections
-import threading
 
 import numpy as np
 import pytest
@@ -14,16 +13,14 @@ def table(size=4, deadline="60s", incomplete="drop", **more):
     return replaybus.Table("rollouts", group={"size": size, "deadline": deadline, "incomplete": incomplete}, **given)
 
 
-def write(writer, group, n=1, value=0, steps=1, priority=1.0):
-    """Writes n members of a group, each an episode of its own, and returns their keys."""
-    keys = []
+def write(writer, group, n=1, value=0, steps=1):
+    """Writes n members of a group, each an episode of its own."""
     for i in range(n):
         writer.set_group(group)
         for _ in range(steps):
             writer.append({"x": np.float32(value + i)})
-        keys.append(writer.item("rollouts", priority, slices=steps))
+        writer.item("rollouts", slices=steps)
         writer.end_episode(wait=False)
-    return keys
 
 
 def runs(batch, size):
@@ -95,88 +92,6 @@ def test_groups_that_lack_members_end_at_their_deadline(incomplete):
         else:  # two groups in each batch, of 4 and of 3
             assert set(counts) == {5, 6} and counts[5] % 3 == 0 and counts[6] % 4 == 0
             assert counts[5] // 3 + counts[6] // 4 == 40
-
-
-def test_a_group_has_the_mean_of_its_priorities():
-    with served(table(2, sampler="max_heap", remover="min_heap", limiter="min_size", max_times_sampled=0)) as client, client.writer() as writer:
-        low, high = write(writer, 1, 2, priority=2.0), write(writer, 2, 2, priority=3.0)
-        writer.flush()
-        assert runs(client.sample("rollouts", 2), 2) == [2]
-        client.update("rollouts", [low[1]], [5.0])  # 3.5 is more than 3
-        batch = client.sample("rollouts", 2)
-        assert runs(batch, 2) == [1] and batch.priority.tolist() == [2, 5]
-        client.update("rollouts", high, [9.0, 0.0])
-        assert runs(client.sample("rollouts", 2), 2) == [2]
-        client.delete("rollouts", [high[0]])
-        assert runs(client.sample("rollouts", 2), 2) == [1] and facts(client)["size"] == 2
-
-
-def test_the_oldest_member_says_how_old_a_group_is():
-    with served(table(2, max_lag=1)) as client, client.writer() as writer:
-        for version in (1, 2):
-            client.params["policy"] = b"w"
-            writer.set_policy(version)
-            write(writer, 3, 1)  # one member of each version
-            write(writer, 10 + version, 2)
-            writer.flush()
-        client.params["policy"] = b"w"
-        until(lambda: facts(client)["stale"] == 4)
-        assert runs(client.sample("rollouts", 2), 2) == [12]
-        assert facts(client)["size"] == 0
-
-
-def test_a_table_full_of_open_groups_goes_on():
-    with served(table(4, max_size=8, limiter="min_size", max_times_sampled=0)) as client, client.writer() as writer:
-        for group in range(1, 6):
-            write(writer, group, 2)
-        writer.flush()
-        assert (facts(client)["dropped_groups"], facts(client)["size"]) == (1, 8)
-        write(writer, 5, 2)
-        writer.flush()
-        assert runs(client.sample("rollouts", 4), 4) == [5]
-
-
-def test_waiting_groups_do_not_keep_each_other_out():
-    """A queue with room for two groups, three writers that write three: those whose group has begun are let in."""
-    with served(table(4, max_size=8)) as client:
-        writers = [client.writer(name=f"w{i}") for i in range(4)]
-        threads = [threading.Thread(target=lambda w=w: [write(w, group) for group in (1, 2, 3, 4)] and w.flush()) for w in writers]
-        for thread in threads:
-            thread.start()
-        got = [group for _ in range(4) for group in runs(client.sample("rollouts", 4), 4)]
-        for thread in threads:
-            thread.join()
-        assert sorted(got) == [1, 2, 3, 4]
-        for writer in writers:
-            writer.close()
-
-
-@pytest.mark.parametrize("size", [1, 4, 8])
-def test_groups_survive_a_kill(tmp_path, size):
-    """No member of a group is lost or comes twice, whenever the broker is killed."""
-    tables = [table(size, max_size=10_000)]
-    seen = collections.Counter()
-    port = None
-    with replaybus.Server(tables, journal=tmp_path, config={"checkpoint": {"every": "200ms"}}) as server:
-        port = int(server.endpoint.rsplit(":", 1)[1])
-        with server.client(timeout=20) as client, client.writer() as writer:
-            for group in range(1, 41):
-                write(writer, group, size - group % 2, value=group * 100)  # every second one lacks a member
-            writer.flush()
-            seen.update(client.sample("rollouts", 5 * size).data["x"].ravel().tolist())
-            before = facts(client)
-        server.process.kill()
-    with replaybus.Server(tables, journal=tmp_path, port=port) as server, server.client(timeout=20) as client, client.writer() as writer:
-        after = facts(client)
-        assert [after[name] for name in ("size", "open_groups")] == [before[name] for name in ("size", "open_groups")]
-        for group in range(1, 41, 2):
-            write(writer, group, 1, value=group * 100 + size - 1)
-        writer.flush()
-        while facts(client)["size"]:
-            batch = client.sample("rollouts", size)
-            runs(batch, size)
-            seen.update(batch.data["x"].ravel().tolist())
-    assert seen == {float(group * 100 + i): 1 for group in range(1, 41) for i in range(size)}
 
 
 @pytest.mark.parametrize("limiter", ["queue", "min_size", {"kind": "sample_to_insert_ratio", "samples_per_insert": 1, "min_size": 16, "error_buffer": 200}])

@@ -142,6 +142,7 @@ class Workers:
 def test_prompts_under_way_are_bounded():
     with Workers() as workers:
         for _ in range(20):
+            workers.until(lambda: workers.size() >= BOUND)
             workers.nothing()
             assert workers.size() == BOUND
             workers.mark(workers.take(PROMPTS))

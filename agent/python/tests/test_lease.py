@@ -166,38 +166,6 @@ def test_acknowledgements_outlive_the_broker_and_errors_are_told_once(tmp_path):
         server.close()
 
 
-def test_acknowledgements_that_were_not_sent_return_with_their_worker(tmp_path):
-    server = replaybus.Server([queue()], journal=tmp_path)
-    port = int(server.endpoint.rsplit(":", 1)[1])
-    with server.client(timeout=60) as client:
-        fill(client, 0, 6)
-        program = ("import replaybus, sys, time\n"
-                   f"client = replaybus.Client({server.endpoint!r})\n"
-                   "sampler, acks = client.sampler('jobs', 3, ack=True, lease=10.0), client.updater('jobs', ack=True)\n"
-                   "for _ in range(2):\n"
-                   "    batch = sampler.next(30)\n    print(len(batch), flush=True)\n    sys.stdin.readline()\n"
-                   "    acks.add(batch.key)\n    print('added', flush=True)\n"
-                   "time.sleep(600)\n")
-        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-            def step(*lines):
-                worker.stdin.write(b"\n")
-                worker.stdin.flush()
-                assert [worker.stdout.readline() for _ in lines] == list(lines)
-            assert worker.stdout.readline() == b"3\n"
-            step(b"added\n", b"3\n")
-            server.process.kill()
-            server.process.wait()
-            step(b"added\n")  # nobody is there to take it
-            worker.kill()
-        server = replaybus.Server([queue()], journal=tmp_path, port=port)
-        with client.sampler("jobs", 3, ack=True) as sampler:
-            batch = sampler.next(60)
-            assert numbers(batch) == [3, 4, 5] and batch.times_sampled.tolist() == [2, 2, 2]
-            assert batch.ack().applied == 3
-        assert facts(client)["size"] == 0
-    server.close()
-
-
 WORKER = """
 import os, random, sys, time, replaybus
 endpoint, ledger, seed = sys.argv[1:]

@@ -86,18 +86,10 @@ def numbers_of(batch):
 
 
 @pytest.fixture(scope="module", params=["thread", "process"])
-def broker(request):
+def server(request):
     tables = [replaybus.Table.queue("queue", 5000), replaybus.Table("replay", sampler="prioritized")]
     with replaybus.Server(tables, mode=request.param) as server:
         yield server
-
-
-@pytest.fixture
-def client(broker):
-    with broker.client(timeout=60) as client:
-        for table in client.tables:
-            client.reset(table)
-        yield client
 
 
 @pytest.fixture(scope="module")

@@ -7,33 +7,25 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import replaybus
 import replaybus.reverb as reverb
-from conftest import in_child, served_reverb, until
+from conftest import emptied, in_child, reverb_table, served_reverb, until
 
 
 spec = {"x": replaybus.Field("float32", (2,)), "a": reverb.TensorSpec([], np.int64)}
 
 
-def table(name="replay", sampler=None, **more):
-    arguments = dict(sampler=sampler or reverb.selectors.Uniform(), remover=reverb.selectors.Fifo(), max_size=100,
-                     rate_limiter=reverb.rate_limiters.MinSize(1))
-    return reverb.Table(name, **{**arguments, **more})
-
-
 @pytest.fixture(scope="module")
 def reverb_server():
-    tables = [table(), table("fifo", reverb.selectors.Fifo()), table("lifo", reverb.selectors.Lifo()),
-              table("min", reverb.selectors.MinHeap()), table("max", reverb.selectors.MaxHeap()),
-              table("prioritized", reverb.selectors.Prioritized(1.0)), reverb.Table.queue("queue", 3),
-              reverb.Table.stack("stack", 3), table("signed", signature=spec),
-              table("texts", signature={"s": reverb.TensorSpec((), "S")}),
-              table("twice", reverb.selectors.Fifo(), max_times_sampled=2)]
+    tables = [reverb_table(), reverb_table("fifo", reverb.selectors.Fifo()), reverb_table("lifo", reverb.selectors.Lifo()),
+              reverb_table("min", reverb.selectors.MinHeap()), reverb_table("max", reverb.selectors.MaxHeap()),
+              reverb_table("prioritized", reverb.selectors.Prioritized(1.0)), reverb.Table.queue("queue", 3),
+              reverb.Table.stack("stack", 3), reverb_table("signed", signature=spec),
+              reverb_table("texts", signature={"s": reverb.TensorSpec((), "S")})]
     with reverb.Server(tables) as server:
         server.tables = {each.name: each for each in tables}
         yield server
@@ -41,10 +33,7 @@ def reverb_server():
 
 @pytest.fixture
 def client(reverb_server):
-    client = reverb.Client(f"localhost:{reverb_server.port}")
-    for name in client.server_info():
-        client.reset(name)
-    return client
+    return emptied(reverb_server)
 
 
 def values(client, table, n):
@@ -85,7 +74,7 @@ def leaves(value):
 
 
 @pytest.mark.parametrize("data", ["text", b"bytes\0", "", np.array(["ab", "c", ""]), np.array([[b"x"], [b"yz"]]), "ü" * 1000,
-                                  np.array(["a", None], object)[:1]])
+                                  np.array(["a", None], object)[:1], np.zeros((2, 0), "S")])
 def test_strings(client, data):
     client.insert({"s": data, "n": 1}, {"fifo": 1.0})
     number, got = next(client.sample("fifo"))[0].data
@@ -98,7 +87,7 @@ def test_empty_structures(client):
     """Such as a step's extras, which many programs leave empty."""
     Filled = collections.namedtuple("Filled", "observation extras")
     spec = Filled({"x": reverb.TensorSpec((), np.float64), "none": []}, ())
-    with served_reverb(table(signature=spec)) as client:
+    with served_reverb(reverb_table(signature=spec)) as client:
         assert client.server_info()["replay"].signature == spec
         step = Filled({"x": 1.5, "none": []}, ())
         client.insert(step, {"replay": 1.0})
@@ -126,10 +115,11 @@ def test_strings_of_a_signature(client):
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0, 5)])
-def test_arrays_without_elements(client, shape):
+@pytest.mark.parametrize("more", [{}, {"t": 1, "texts": np.zeros(0, "S")}])
+def test_arrays_without_elements(client, shape, more):
     with client.trajectory_writer(3) as writer:
         for t in range(3):
-            writer.append({"none": np.zeros(shape, np.float32), "t": t})
+            writer.append({"none": np.zeros(shape, np.float32), **more})
         writer.create_item("fifo", 1.0, {"all": writer.history["none"][:], "last": writer.history["none"][-1]})
     every, last = next(client.sample("fifo", emit_timesteps=False)).data
     assert every.shape == (3, *shape) and last.shape == shape and last.dtype == every.dtype == np.float32
@@ -188,12 +178,6 @@ def test_queue_and_stack(client):
     assert waiting.is_alive() and values(client, "queue", 4) == [1, 2, 3, 4] and values(client, "stack", 3) == [3, 2, 1]
     waiting.join(60)
     assert not waiting.is_alive() and client.server_info()["queue"].current_size == 0
-
-
-def test_max_times_sampled(client):
-    client.insert(1.0, {"twice": 1.0})
-    client.insert(2.0, {"twice": 1.0})
-    assert values(client, "twice", 4) == [1, 1, 2, 2]
 
 
 def test_mutate_priorities(client):
@@ -270,12 +254,32 @@ def test_a_folder_of_its_own(mode):
         assert server.localhost_client().server_info()["queue"].current_size == 1
 
 
+def test_the_folder_of_a_checkpoint_of_shards(tmp_path):
+    folder = tmp_path
+    for expected in range(2):
+        with served_reverb(reverb_table(), checkpointer=reverb.checkpointers.DefaultCheckpointer(str(folder)), mode="process",
+                           config={"shards": 2}) as client:
+            assert client.server_info()["replay"].current_size == expected
+            client.insert(1.0, {"replay": 1.0})
+            folder = client.checkpoint()
+
+
+def test_what_a_table_keeps_of_its_signature():
+    names = {f"a_name_of_some_length_{i}": reverb.TensorSpec((), "float32") for i in range(5000)}
+    with pytest.raises(ValueError, match="signature"):
+        reverb_table(signature=names)
+    many = dict(list(names.items())[:500])
+    with served_reverb(reverb_table(signature=many), reverb_table("plain", sampler=reverb.selectors.Fifo())) as client:
+        assert client.server_info()["replay"].signature == many
+        assert client.native.metadata("plain") == ""  # metadata that a file has for the table stays
+
+
 def test_restart_from_checkpoint(tmp_path):
     """Also from the folder of another server."""
     one, two = (str(tmp_path / name) for name in ("one", "two"))
     for first, folder, fallback in ((True, one, None), (False, one, None), (False, two, one)):
         checkpointer = reverb.checkpointers.DefaultCheckpointer(folder, fallback_checkpoint_path=fallback)
-        with served_reverb(table(), checkpointer=checkpointer) as client:
+        with served_reverb(reverb_table(), checkpointer=checkpointer) as client:
             if first:
                 client.insert(7.0, {"replay": 3.0})
                 assert client.checkpoint() == folder
@@ -285,26 +289,18 @@ def test_restart_from_checkpoint(tmp_path):
 
 def test_journal_and_host(tmp_path):
     for expected in (0, 1):
-        with served_reverb(table(), checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)), journal=True,
+        with served_reverb(reverb_table(), checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)), journal=True,
                            host="0.0.0.0", config={"memory_limit": "64MiB", "security": {"mode": "none"}}) as client:
             assert client.server_info()["replay"].current_size == expected
             client.insert(1.0, {"replay": 1.0})
-
-
-def test_refused_priorities(client):
-    for priority in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError):
-            client.insert(1.0, {"prioritized": priority})
-    client.insert(1.0, {"prioritized": 1.0})
-    assert client.server_info()["prioritized"].current_size == 1
 
 
 def test_servers(client):
     with pytest.raises(ValueError):
         reverb.Server([])
     with pytest.raises(ValueError):
-        reverb.Server([table(), table()])
-    with reverb.Server([table()], mode="process") as server:
+        reverb.Server([reverb_table(), reverb_table()])
+    with reverb.Server([reverb_table()], mode="process") as server:
         waiter = threading.Thread(target=server.wait)
         waiter.start()
         server.localhost_client().insert(1.0, {"replay": 1.0})
@@ -330,33 +326,11 @@ def test_rate_limiters():
     assert (pair.min_diff, pair.max_diff) == (0, 50)
 
 
-def test_ratio_makes_samplers_wait():
-    limiter = reverb.rate_limiters.SampleToInsertRatio(1, 2, (0, 10))
-    with reverb.Server([table(rate_limiter=limiter)]) as server:
-        client = server.localhost_client()
-        client.insert(1.0, {"replay": 1.0})
-        done = []
-        reader = threading.Thread(target=lambda: done.extend(server.localhost_client().sample("replay", 3)), daemon=True)
-        reader.start()
-        time.sleep(0.1)
-        assert not done
-        client.insert(2.0, {"replay": 1.0})
-        client.insert(3.0, {"replay": 1.0})
-        reader.join(60)
-        assert len(done) == 3
-
-
-def test_a_server_that_stores_its_signatures_late():
-    """A client may connect before the server has stored the signatures of its tables."""
-    spec = {"x": reverb.TensorSpec((), np.float32)}
-    with replaybus.Server([replaybus.Table("replay")], mode="thread") as server:
+def test_a_broker_of_another_module_has_no_signatures():
+    with replaybus.Server([replaybus.Table("replay", metadata="of the program")], mode="thread") as server:
         client = reverb.Client(server.endpoint.removeprefix("tcp://"))
-        assert client.server_info()["replay"].signature is None and client.specs("replay") is None
+        assert client.server_info()["replay"].signature is None and client.signature("replay") is None
         assert client.server_info()["replay"].sampler_options.uniform
-        facts = reverb.server.Table("replay", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 10,
-                                    reverb.rate_limiters.MinSize(1), signature=spec).facts
-        reverb.server._structure.publish(client.native, reverb.server._structure.Facts({"replay": facts}))
-        assert client.server_info()["replay"].signature == spec
 
 
 def test_the_first_call_of_a_client_knows_the_signature(client):
@@ -376,7 +350,7 @@ def test_unknown_tables(client):
 
 
 def test_a_table_after_its_server():
-    replay = table()
+    replay = reverb_table()
     server = reverb.Server([replay])
     assert replay.info.current_size == 0
     server.stop()

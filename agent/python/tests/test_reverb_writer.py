@@ -1,31 +1,30 @@
-"""Reverb's interface: writers, their histories, and what their items become."""
+"""Reverb's interface: writers, their histories, and what their items become; and items by rule."""
+import contextlib
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import replaybus
 import replaybus.reverb as reverb
+from conftest import emptied, reverb_table, served_reverb
+from replaybus.reverb.structured_writer import (Condition, create_config, create_reference_step, infer_signature,
+                                                pattern_from_transform, td_error, unpack_pattern)
 
 
 @pytest.fixture(scope="module")
 def reverb_server():
-    def table(name, **more):
-        return reverb.Table(name, reverb.selectors.Fifo(), reverb.selectors.Fifo(), 1000, reverb.rate_limiters.MinSize(1),
-                            max_times_sampled=1, **more)
+    once = dict(sampler=reverb.selectors.Fifo(), max_size=1000, max_times_sampled=1)
     signature = {"x": replaybus.Field("float64", (None, 2)), "y": replaybus.Field("int64", ())}
-    with reverb.Server([table("t"), table("signed", signature=signature), table("other"),
-                        reverb.Table.queue("full", 1)]) as server:
+    with reverb.Server([reverb_table("t", **once), reverb_table("signed", signature=signature, **once), reverb.Table.queue("full", 1)]) as server:
         yield server
 
 
 @pytest.fixture
 def client(reverb_server):
-    client = reverb.Client(f"localhost:{reverb_server.port}")
-    for name in client.server_info():
-        client.reset(name)
-    return client
+    return emptied(reverb_server)
 
 
 def item(client, table="t"):
@@ -81,8 +80,9 @@ def test_trajectories(client):
             writer.create_item("t", 1.0, history["r"][1])
         with pytest.raises(IndexError):
             history["r"][6]
-        with pytest.raises(TypeError):
-            writer.create_item("t", 1.0, {"a": np.zeros(2)})
+        for wrong in (np.zeros(2), next(iter(history["r"]))):
+            with pytest.raises(TypeError):
+                writer.create_item("t", 1.0, {"a": wrong})
     first = item(client)
     assert first["x"][:, 0].tolist() == [3, 4, 5] and first["r"] == 5 and first["r"].shape == ()
     assert first["late"].tolist() == [2, 4]
@@ -129,8 +129,11 @@ def test_episodes(client):
             writer.create_item("t", 1.0, old)
         writer.append(2.0)
         writer.end_episode(clear_buffers=False)
+        assert writer.episode_steps == 0 and len(writer.history) == 1
         writer.append(3.0)
         writer.create_item("t", 1.0, writer.history[-2:])
+        with pytest.raises(ValueError):
+            writer.flush(-1)
     assert item(client) == 1 and item(client).tolist() == [2, 3]
     with pytest.raises(RuntimeError):
         writer.append(1.0)
@@ -161,7 +164,7 @@ def test_time_outs(client):
         writer.flush(timeout_ms=50)
     with pytest.raises(TimeoutError):
         writer.end_episode(timeout_ms=50)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 60 and writer.episode_steps == len(writer.history["x"]) == 2
     reader = threading.Thread(target=lambda: list(client.sample("full", 2)))
     reader.start()
     writer.close()
@@ -176,6 +179,21 @@ def test_an_episode_with_other_columns(client):
             writer.create_item("t", 1.0, {name: writer.history[name][-1:] for name in step})
             writer.end_episode()
     assert [sorted(item(client)) for _ in range(3)] == [["a"], ["a", "z"], ["z"]]
+
+
+def test_a_step_that_the_stream_did_not_get(client, monkeypatch):
+    """What an exception in the middle of an append leaves is what items become."""
+    with client.trajectory_writer(num_keep_alive_refs=4) as writer:
+        for x in range(4):
+            with monkeypatch.context() as patch, contextlib.ExitStack() as stack:
+                if x == 2:
+                    patch.setattr(replaybus.Writer, "append", mock.Mock(side_effect=KeyboardInterrupt))
+                    stack.enter_context(pytest.raises(KeyboardInterrupt))
+                writer.append({"x": x})
+        seen = writer.history["x"][-3:]
+        writer.create_item("t", 1.0, {"x": seen})
+        writer.flush()
+        assert item(client)["x"].tolist() == [value.numpy() for value in seen]
 
 
 def test_rows_of_another_writer_are_refused(client):
@@ -236,6 +254,25 @@ def test_an_item_of_an_open_step_keeps_the_time_out(client):
     writer.close()
 
 
+@pytest.mark.parametrize("kind", ["writer", "trajectory_writer"])
+def test_a_block_that_fails_while_its_table_is_full(monkeypatch, kind):
+    """The writer is closed, its items that have no room are given up, and the exception is the program's own."""
+    monkeypatch.setattr(reverb.trajectory_writer, "EXIT_MS", 30)
+    with served_reverb(reverb.Table.queue("full", 1)) as client:
+        client.insert(0, {"full": 1.0})
+        with pytest.raises(ZeroDivisionError), getattr(client, kind)(2) as writer:
+            writer.append(1)
+            writer.create_item("full", *((1, 1.0) if kind == "writer" else (1.0, writer.history[-1])))
+            1 / 0
+        with pytest.raises((ValueError, RuntimeError), match="closed"):
+            writer.append(1)
+        with getattr(client, kind)(2) as writer:
+            writer.close()  # a block whose writer was closed ends without an error
+        if kind == "writer":
+            with pytest.raises(ValueError, match="closed"), writer:
+                pass
+
+
 def test_closing_gives_up_after_a_time_out(client):
     client.insert(0, {"full": 1.0})
     writer = client.trajectory_writer(2)
@@ -247,3 +284,216 @@ def test_closing_gives_up_after_a_time_out(client):
     writer.close()
     writer.close()
     assert time.monotonic() - start < 60
+
+
+# ---- items by rule
+
+STEP = {"a": None, "b": {"c": None}}
+
+
+def written(client, *configs, episodes=(5,)):
+    """The items, as lists, that these rules make of episodes with a = 0, 1, 2 ... and c = 10 * a."""
+    with client.structured_writer(configs) as writer:
+        for steps in episodes:
+            for t in range(steps):
+                writer.append({"a": t, "b": {"c": 10.0 * t}})
+            writer.end_episode()
+    count = client.server_info()["t"].current_size
+    samples = reverb.TrajectoryDataset(client.server_address, "t", max_samples=count) if count else []
+    return [sample.data.tolist() if isinstance(sample.data, np.ndarray) else
+            {name: value.tolist() for name, value in sample.data.items()} for sample in samples]
+
+
+def test_patterns(client):
+    step = create_reference_step(STEP)
+    config = create_config({"a": step["a"][-3:-1], "c": step["b"]["c"][-1]}, "t")
+    assert written(client, config, episodes=(4, 2, 3)) == [
+        {"a": [0, 1], "c": 20}, {"a": [1, 2], "c": 30}, {"a": [0, 1], "c": 20}]
+    strided = create_config(pattern_from_transform(STEP, lambda step: step["a"][-3::2]), "t")
+    assert written(client, strided) == [[0, 2], [1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize("conditions, expected", [
+    ([Condition.step_index() % 2 == 1], [1, 3]),
+    ([Condition.step_index() >= 3], [3, 4]),
+    ([Condition.step_index() != 2, Condition.step_index() < 4], [0, 1, 3]),
+    ([Condition.steps_since_applied() >= 2], [1, 3]),
+    ([Condition.is_end_episode()], [4]),
+    ([Condition.data(STEP)["b"]["c"] > 25], [3, 4]),
+    ([Condition.data(STEP)["a"] <= 0], [0]),
+    ([Condition.is_end_episode(), Condition.step_index() < 3], []),
+])
+def test_conditions(client, conditions, expected):
+    assert written(client, create_config(create_reference_step(STEP)["a"][-1], "t", conditions)) == expected
+
+
+def test_several_rules_and_partial_steps(client):
+    step = create_reference_step({"a": None, "b": None})
+    rules = [create_config({"a": step["a"][-1]}, "t"), create_config({"b": step["b"][-2:]}, "t")]
+    with client.structured_writer(rules) as writer:
+        writer.append({"a": 1}, partial_step=True)
+        assert writer.step_is_open
+        writer.append({"b": 1})
+        writer.append({"a": 2, "b": None})  # the second rule has no value to take
+        writer.append({"a": 3}, partial_step=True)
+        writer.end_episode()
+        assert not writer.step_is_open
+    samples = list(reverb.TrajectoryDataset(client.server_address, "t", max_samples=3))
+    assert [int(sample.data["a"]) for sample in samples] == [1, 2, 3]
+    assert client.server_info()["t"].current_size == 0
+
+
+def test_wrong_rules(client):
+    column = create_reference_step(STEP)["a"]
+    for rows in (0, slice(0, 2), slice(None, None), slice(-1, -2), slice(-2, None, -1), slice(-3, 1)):
+        with pytest.raises(ValueError):
+            column[rows]
+    with pytest.raises(TypeError):
+        create_config({"a": column}, "t")
+    with pytest.raises(TypeError):
+        create_config(column[-1], "t", [Condition.step_index()])
+    with pytest.raises(ValueError):
+        client.structured_writer([])
+
+
+def test_repeated_end_makes_no_second_item():
+    with served_reverb(reverb.Table.queue("t", 1)) as client:
+        client.insert(0, {"t": 1.0})
+        rule = create_config(create_reference_step(None)[-1], "t", [Condition.is_end_episode()])
+        with client.structured_writer([rule]) as writer:
+            writer.append(7)
+            for _ in range(2):
+                with pytest.raises(reverb.DeadlineExceededError):
+                    writer.end_episode(timeout_ms=30)
+            assert [int(steps[0].data[0]) for steps in client.sample("t", 1)] == [0]
+            writer.end_episode(timeout_ms=60_000)
+        assert client.server_info()["t"].current_size == 1
+
+
+def test_infer_signature():
+    step = {"a": np.zeros((3, 4), np.float32), "b": [reverb.TensorSpec((), np.int8), np.zeros(2)]}
+    row = create_reference_step(step)
+
+    def rule(pattern, table="t"):
+        return create_config(pattern, table)
+    one = infer_signature([rule({"x": row["a"][-6::2], "y": (row["b"][0][-1], row["b"][1][-2:])})], step)
+    assert one == {"x": reverb.TensorSpec((3, 3, 4), np.float32, "x"),
+                   "y": (reverb.TensorSpec((), np.int8, "y/0"), reverb.TensorSpec((2, 2), np.float64, "y/1"))}
+    both = infer_signature([rule({"x": row["a"][-2:]}), rule({"x": row["a"][-3:-1]}), rule({"x": row["a"][-3:]})], step)
+    assert both == {"x": reverb.TensorSpec((None, 3, 4), np.float32)}
+    for wrong in ([], [rule(row["a"][-1]), rule(row["a"][-1], "u")], [rule({"x": row["a"][-1]}), rule({"y": row["a"][-1]})],
+                  [rule(row["a"][-1]), rule(row["b"][1][-1])], [rule(row["a"][-1]), rule(row["a"][-1:])]):
+        with pytest.raises(ValueError):
+            infer_signature(wrong, step)
+    with pytest.raises(ValueError):
+        infer_signature([rule(row["a"][-1])], {"b": np.zeros(2)})
+    with reverb.Server([reverb.Table.queue("t", 10, signature=one)]) as server:
+        assert server.localhost_client().server_info()["t"].signature == one
+
+
+def test_td_error(client):
+    priority = td_error(0.75, STEP, lambda step: step["b"]["c"])
+    rule = create_config(create_reference_step(STEP)["a"][-2:], "t", priority=priority)
+    with client.structured_writer([rule]) as writer:
+        for t, error in enumerate((1.0, -3.0, 0.0)):
+            writer.append({"a": t, "b": {"c": error}})
+    assert [steps[0].info.priority for steps in client.sample("t", 2)] == [0.75 * 3 + 0.25 * 2, 0.75 * 3 + 0.25 * 1.5]
+    for weight, column in ((2.0, lambda step: step["a"]), (0.5, lambda step: step)):
+        with pytest.raises((ValueError, TypeError)):
+            td_error(weight, STEP, column)
+
+
+def test_steps_have_the_columns_of_the_first(client):
+    rule = create_config(create_reference_step(STEP)["b"]["c"][-1], "t")
+    assert unpack_pattern(rule) == create_reference_step(STEP)["b"]["c"][-1]
+    with client.structured_writer([rule]) as writer:
+        writer.append({"a": 1, "b": {"c": 1}})
+        for wrong in ({"a": 1, "b": {"c": 1.5}}, {"a": 1, "b": {"c": np.zeros(2, int)}}, {"a": 1, "b": {"c": 1, "d": 1}}):
+            with pytest.raises(ValueError):
+                writer.append(wrong)
+        writer.append({"b": {"c": 2}})
+    assert [int(steps.data[0]) for steps in client.sample("t", 2, emit_timesteps=False)] == [1, 2]
+
+
+# ---- histories
+
+
+def values(history):
+    return [reference and reference.numpy().tolist() for reference in history]
+
+
+def test_values_expire_in_the_history(client):
+    with client.trajectory_writer(4) as writer:
+        references = [writer.append(t) for t in range(6)]
+        assert values(writer.history) == [2, 3, 4, 5] and len(writer.history) == 6
+        assert [reference.expired for reference in references] == [True] * 2 + [False] * 4
+        assert values(writer.history[:]) == [2, 3, 4, 5] and values(writer.history[::-1]) == [5, 4, 3, 2]
+        assert values(writer.history[3:]) == [3, 4, 5]
+        for rows in (1, slice(1, None), [0, 5], -5):
+            with pytest.raises(ValueError):
+                writer.history[rows]
+        writer.end_episode()
+        assert all(reference.expired for reference in references)
+
+
+@pytest.mark.parametrize("error, flushes", [(None, 1), (ValueError, 1), (reverb.ReverbError, 0)])
+def test_what_a_block_does_at_its_end(client, error, flushes):
+    with mock.patch.object(reverb.TrajectoryWriter, "flush") as flush, contextlib.suppress(ValueError, reverb.ReverbError):
+        with client.trajectory_writer(1) as writer:
+            if error:
+                raise error("test")
+    assert flush.call_count == flushes
+    with pytest.raises(RuntimeError, match="closed"):
+        writer.append(1)
+
+
+def test_configure(client):
+    with client.trajectory_writer(1) as writer:
+        writer.configure(("y",), num_keep_alive_refs=2, max_chunk_length=None)  # of a column to come
+        references = [writer.append({"x": t, "y": t}) for t in range(3)]
+        assert [[reference[name].expired for reference in references] for name in "xy"] == [[True, True, False], [True, False, False]]
+        writer.configure(("x",), num_keep_alive_refs=3, max_chunk_length=3)
+        assert not references[0]["x"].expired
+        writer.append({"x": 3, "y": 3})
+        writer.create_item("t", 1.0, {name: writer.history[name][-2:] for name in "xy"})
+        for keep, chunk in ((0, None), (2, 0), (2, 3)):
+            with pytest.raises(ValueError):
+                writer.configure(("x",), num_keep_alive_refs=keep, max_chunk_length=chunk)
+    assert {name: rows.tolist() for name, rows in item(client).items()} == {"x": [2, 3], "y": [2, 3]}
+
+
+def test_columns_of_references(client):
+    with client.trajectory_writer(4) as writer:
+        image, number = writer.append([np.zeros((2, 3), np.int8), 7])
+        column = reverb.TrajectoryColumn([image] * 4)
+        assert len(column) == 4 and column.shape == (4, 2, 3) and column.dtype == np.int8 and column.numpy().shape == (4, 2, 3)
+        one = reverb.TrajectoryColumn([number], squeeze=True)
+        assert one.shape == () and one.numpy() == 7
+        for references, squeeze in (([], True), ([number] * 2, True), ([None], False), ([number, None], False)):
+            with pytest.raises(ValueError):
+                reverb.TrajectoryColumn(references, squeeze=squeeze)
+        other, = writer.append([np.ones((2, 3), np.int8)])
+        writer.create_item("t", 1.0, [reverb.TrajectoryColumn([image, other]), one])
+    assert [field.tolist() for field in item(client)] == [np.stack([np.zeros((2, 3)), np.ones((2, 3))]).tolist(), 7]
+
+
+@pytest.mark.parametrize("value, message", [({"a": [1, 2.0]}, r"dtype.*\('a', 1\).*double.*int64"),
+                                            ({"a": [1, np.zeros((2, 3), int)]}, r"shape.*\('a', 1\).*\[2,3\].*\[\]")])
+def test_refused_values_change_nothing(client, value, message):
+    with client.trajectory_writer(3) as writer:
+        writer.append({"a": [1, 2]})
+        with pytest.raises(ValueError, match=message):
+            writer.append(value)
+        assert writer.episode_steps == 1 and len(writer.history["a"][0]) == 1
+        writer.append({"a": [3, 4]})
+        assert writer.history["a"][0][:].numpy().tolist() == [1, 3]
+
+
+def test_structures_that_contradict(client):
+    with client.trajectory_writer(3) as writer:
+        writer.append({"a": {"b": 1}})
+        for other in ({"a": 1}, [1], 1):
+            with pytest.raises(ValueError):
+                writer.append(other)
+        writer.append({"a": None, "c": 1})
+        assert writer.episode_steps == 2

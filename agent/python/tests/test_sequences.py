@@ -6,8 +6,6 @@ import replaybus
 from replaybus import envs
 from replaybus.sequences import FIRST, LAST, MID, PADDING, priorities, trained
 
-NAMES = ("env", "episode", "time")  # an observation says which it is
-
 
 def fetched(client, table):
     return client.fetch(table, [item["key"] for item in client.items(table)]).data

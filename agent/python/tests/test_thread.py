@@ -4,7 +4,6 @@ import gc
 import logging
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -45,15 +44,6 @@ def test_several_servers_and_garbage_collection():
     gc.collect()
     with pytest.raises(replaybus.Unavailable):
         replaybus.Client(endpoint, timeout=0.1).info()
-
-
-def test_signals_stay_pythons():
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    with replaybus.Server([replaybus.Table("t")], mode="thread"):
-        assert {number: signal.getsignal(number) for number in before} == before
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(1)
 
 
 def test_fork_with_a_server_in_a_thread():

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is missing: ./dev install get
 
 import replaybus  # noqa: E402
 import replaybus.torch as rt  # noqa: E402
+from replaybus.spaces import Box, Discrete  # noqa: E402
 
 TorchStep = collections.namedtuple("TorchStep", "observation reward")
 torch.set_num_threads(1)
@@ -168,50 +169,21 @@ os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)
 
 
-class Space:
-    def __init__(self, shape=(), dtype="float32", n=None):
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        if n is not None:
-            self.n = n
+PAIR = Box(-np.inf, np.inf, (2,))
 
 
-def test_replay_buffer():
-    with rt.ReplayBuffer(50, Space((2,)), Space((), "int64", n=3), n_envs=2, handle_timeout_termination=True) as buffer:
-        for t in range(40):
-            rows = np.array([[t, 0], [t, 1]], "float32")
-            infos = [{"TimeLimit.truncated": t % 2 == 1}, {}]
-            buffer.add(rows, rows + 100, np.array([t % 3, 2]), np.array([float(t), 0.5]), np.array([True, False]), infos)
-        assert len(buffer) == buffer.size() == 50
-        batch = buffer.sample(400)
-    assert type(batch)._fields[:5] == ("observations", "actions", "next_observations", "dones", "rewards")
-    t, env = batch.observations[:, 0], batch.observations[:, 1]
-    assert batch.observations.shape == (400, 2) and torch.equal(batch.next_observations, batch.observations + 100)
-    assert batch.actions.dtype == torch.int64 and batch.actions.shape == (400, 1)
-    assert torch.equal(batch.actions[:, 0], torch.where(env == 0, t.long() % 3, 2))
-    assert batch.rewards.shape == batch.dones.shape == (400, 1)
-    assert torch.equal(batch.rewards[:, 0], torch.where(env == 0, t, torch.tensor(0.5)))
-    assert torch.equal(batch.dones[:, 0], ((env == 0) & (t % 2 == 0)).float())  # a time limit is not the end
-
-
-def test_replay_buffer_at_another_broker(client):
-    buffer = rt.ReplayBuffer(0, Space((3,), "uint8"), Space((2,)), client=client, table="uniform", handle_timeout_termination=False)
-    for _ in range(9):
-        buffer.add(np.ones(3), np.ones(3), np.array([0.5, -0.5]), 1.0, False, {})
-    batch = buffer.sample(4)
-    assert batch.observations.dtype == torch.uint8 and batch.actions.tolist() == [[0.5, -0.5]] * 4 and len(buffer) == 9
-    buffer.close()
-
-
-def test_replay_buffer_with_priorities():
+@pytest.mark.parametrize("options", [dict(n_step=2, prioritized=True, handle_timeout_termination=False), dict(n_envs=2)])
+def test_replay_buffer(options):
     """The arrays of replaybus.ReplayBuffer as tensors."""
-    options = dict(n_step=2, prioritized=True, seed=1, handle_timeout_termination=False)
-    batches = []
+    batches, n = [], options.get("n_envs", 1)
     for cls in (rt.ReplayBuffer, replaybus.ReplayBuffer):
-        with cls(50, Space((2,)), Space((), "int64", n=3), **options) as buffer:
+        with cls(50, PAIR, Discrete(3), seed=1, **options) as buffer:
             for t in range(40):
-                buffer.add(np.full(2, t, "float32"), np.full(2, t + 1, "float32"), 1, float(t), t % 10 == 9)
+                rows, infos = np.array([[t, env] for env in range(n)], "float32"), [{"TimeLimit.truncated": t % 20 == 19} for _ in range(n)]
+                buffer.add(rows, rows + 100, np.full(n, t % 3), rows[:, 0], np.full(n, t % 10 == 9), infos)
             buffer.update_priorities(buffer.sample(30).keys, torch.arange(30.0, requires_grad=True))
             batches.append(buffer.sample(30))
+    assert batches[0]._fields[:5] == ("observations", "actions", "next_observations", "dones", "rewards")
     for name, tensor, array in zip(batches[0]._fields, *batches):
         assert isinstance(tensor, torch.Tensor), name
-        assert name == "keys" or np.array_equal(tensor.numpy(), array), name
+        assert name == "keys" or tensor.numpy().dtype == array.dtype and np.array_equal(tensor.numpy(), array), name

@@ -449,3 +449,54 @@ def test_an_error_after_a_copy_gives_no_batch_twice():
         except RuntimeError:
             errors += 1
     assert given == list(range(5)) and errors == 1
+
+
+# ---- a real device
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+LARGE = dict(n=2000, rows=28_000)
+
+
+def all_right(batches, n):
+    """Whether every number of n batches is right on the device while other kernels keep it busy. Nothing here waits for the device."""
+    busy, right = torch.randn(2048, 2048, device="cuda"), []
+    for _, batch in zip(range(n), batches):
+        busy = busy @ busy
+        busy = busy / busy.norm()
+        assert batch.data["x"].is_cuda and batch.weight.is_cuda and not batch.key.is_cuda
+        right.append((batch.data["x"] == batch.data["n"][..., None]).all())
+    return len(right) == n and bool(torch.stack(right).all())
+
+
+@needs_cuda
+@pytest.mark.parametrize("options", [{}, {"prefetch": 1}, {"prefetch": 4}])
+def test_batches_on_a_busy_device(client, options):
+    fill(client, **LARGE)
+    with rt.Sampler(client, "uniform", 256, device="cuda", **options) as sampler:
+        assert all_right(sampler, 200)
+
+
+@needs_cuda
+def test_batches_of_a_loader_and_of_other_streams(client):
+    fill(client, **LARGE)
+    gc.collect()  # what CUDA made in this process must not be freed in the workers, which are forked
+    dataset = rt.Dataset(client, "uniform", 256, max_samples=100 * 256)
+    assert all_right(rt.prefetch(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, pin_memory=True), "cuda"), 100)
+    with torch.cuda.stream(torch.cuda.Stream()), rt.Sampler(client, "uniform", 256, device="cuda") as sampler:
+        assert all_right(sampler, 50)
+        with torch.cuda.stream(torch.cuda.Stream()):  # what was copied for one stream is used by another
+            assert all_right(sampler, 50)
+
+
+@needs_cuda
+def test_priorities_come_back_while_their_tensor_is_written_again(client):
+    fill(client, "replay")
+    priorities = torch.zeros(64, device="cuda")
+    with rt.Sampler(client, "replay", 64, device="cuda") as sampler, rt.Updater(client, "replay") as updater:
+        for _, batch in zip(range(200), sampler):
+            torch.randn(2048, 2048, device="cuda").matmul(torch.randn(2048, 2048, device="cuda"))
+            priorities.copy_(batch.data["n"][:, 0] + 1)
+            updater.add(batch.key, priorities)
+        assert updater.flush(WAIT).missing == 0
+    rows = client.fetch("replay", batch.key)
+    assert (rows.priority == rows.data["n"][:, 0] + 1).all()

@@ -380,25 +380,6 @@ def test_rows_of_the_history(client):
             writer.row()
 
 
-@pytest.mark.parametrize("mode", ["append", "block"])
-def test_shapes_with_a_zero(client, mode):
-    with client.writer(keep_alive=4) as writer:
-        steps = {"none": np.zeros((4, 0), "float32"), "flat": np.zeros((4, 3, 0), "int16"), "x": np.arange(4)}
-        if mode == "block":
-            writer.append_block(steps, item=replaybus.Last(2, "queue", 1.0))
-        else:
-            for t in range(4):
-                writer.append({name: values[t] for name, values in steps.items()})
-                if t:
-                    writer.item("queue", 1.0, 2)
-    with client.sampler("queue", 3, max_samples=3) as sampler:
-        data = sampler.next(60).data
-    assert data["none"].shape == (3, 2, 0) and data["none"].dtype == np.float32
-    assert data["flat"].shape == (3, 2, 3, 0) and data["flat"].dtype == np.int16
-    assert data["x"].tolist() == [[0, 1], [1, 2], [2, 3]]
-    assert client.signature("queue")["flat"] == replaybus.Field("int16", (None, 3, 0))
-
-
 def test_mistakes_have_sentences(client):
     with client.writer(keep_alive=2) as writer:
         writer.append({"obs": np.zeros(2, "float32"), "a": 1})

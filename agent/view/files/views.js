@@ -132,13 +132,21 @@ export function tables(store, page) {
       h("div", {}, h("h3", {}, "Cursor between its bounds"), lines([{name: "cursor", points: over(store, (p) => p.tables?.[table.name]?.cursor)}],
         {title: `Cursor of ${table.name}`, ...store.axis, lines: bounded ? [{name: "inserts wait", y: limiter.max_diff}, {name: "samples wait", y: limiter.min_diff}] : []})),
       h("div", {}, h("h3", {}, state.broker.tables.length > 1 ? "Latency, over all tables" : "Latency"), latencyChart(store, ["insert", "sample"], "Latency of inserts and samples")),
-      detail ? [h("div", {}, h("h3", {}, `Priorities of ${exact(detail.items)} items`), bars(named(detail.priorities, number), {title: `Priorities in ${table.name}`})),
-        h("div", {}, h("h3", {}, `Ages of ${exact(detail.items)} items`), bars(named(detail.ages, duration), {title: `Ages of items in ${table.name}`}))] : null));
+      detail ? [h("div", {}, h("h3", {}, `Priorities of ${exact(detail.priorities.length)} items`), bars(bins(detail.priorities, number), {title: `Priorities in ${table.name}`})),
+        h("div", {}, h("h3", {}, `Ages of ${exact(detail.ages.length)} items`), bars(bins(detail.ages, duration), {title: `Ages of items in ${table.name}`}))] : null));
   }));
 }
 
-function named(bins, format) {
-  return bins.map((bin) => ({name: format(bin.from), value: bin.count}));
+const BINS = 20;
+
+// Bins of equal width; of equal ratio where values differ by more than a factor of 1000.
+function bins(values, format) {
+  if (!values.length) return [];
+  const least = Math.min(...values), most = Math.max(...values), ratio = least > 0 && most > 1000 * least;
+  const [to, back] = ratio ? [Math.log, Math.exp] : [(x) => x, (x) => x];
+  const width = (to(most) - to(least)) / BINS, counts = new Array(width > 0 ? BINS : 1).fill(0);
+  for (const value of values) counts[width > 0 ? Math.min(BINS - 1, Math.floor((to(value) - to(least)) / width)) : 0]++;
+  return counts.map((count, i) => ({name: format(back(to(least) + width * i)), value: count}));
 }
 
 // Items are asked for every few seconds only: nobody sees more.

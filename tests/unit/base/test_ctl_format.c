@@ -135,6 +135,13 @@ static struct top view_init(struct view *v, uint32_t n_tables, uint32_t n_waits)
         .info = (rp_info *)&v->info, .waits = (rp_info *)&v->why, .fresh = true, .rate = -1, .endpoint = "here"};
 }
 
+static const char *rendered(struct top *top, uint32_t columns, uint32_t rows, struct tui *tui)
+{
+    struct text text = {0};
+    render(&text, top, &(struct canvas_style){.columns = columns, .rows = rows}, tui);
+    return owned(text.data);
+}
+
 /* Counts the lines and checks that none is too wide or could move the cursor. */
 static uint32_t check_screen(const char *text, uint32_t columns)
 {
@@ -157,17 +164,11 @@ TEST(top_fits)
     struct view v;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct top top = view_init(&v, 20, 50);
-        struct text text = {0};
-        struct tui tui = {0};
-        render(&text, &top, &(struct canvas_style){.columns = sizes[i][0], .rows = sizes[i][1]}, &tui);
-        uint32_t lines = check_screen(text_get(&text), sizes[i][0]);
+        const char *text = rendered(&top, sizes[i][0], sizes[i][1], &(struct tui){0});
+        uint32_t lines = check_screen(text, sizes[i][0]);
         assert_true(lines > 0 && lines <= sizes[i][1]);
-        if (sizes[i][1] >= 24) {
-            assert_non_null(strstr(text_get(&text), "more tables"));
-            assert_non_null(strstr(text_get(&text), "needs 5 more samples"));
-            assert_non_null(strstr(text_get(&text), "more that wait"));
-        }
-        text_fini(&text);
+        if (sizes[i][1] >= 24)
+            HAS(text, "more tables", "needs 5 more samples", "more that wait");
     }
 }
 
@@ -185,13 +186,10 @@ TEST(top_in_a_high_terminal)
     }
     struct tui tui = {.keys = true, .quits = true, .first = 499};
     for (uint32_t rows = 100; rows <= 400; rows += 50) {
-        struct text text = {0};
         tui.first = 499;
-        render(&text, &top, &(struct canvas_style){.columns = 100, .rows = rows}, &tui);
-        assert_true(check_screen(text_get(&text), 100) <= rows);
-        assert_non_null(strstr(text_get(&text), "\n q quits"));
-        assert_non_null(strstr(text_get(&text), " actor-499 "));
-        text_fini(&text);
+        const char *text = rendered(&top, 100, rows, &tui);
+        assert_true(check_screen(text, 100) <= rows);
+        HAS(text, "\n q quits", " actor-499 ");
     }
 }
 
@@ -220,42 +218,32 @@ TEST(sessions)
 TEST(top_says)
 {
     struct view v;
-    struct text text = {0};
     struct top top = view_init(&v, 1, 0);
     v.server.memory_limit = 1000;
     v.server.memory_bytes = 500;
     v.limiter.cursor = 100;
-    const struct canvas_style any = {0}, small = {.columns = 80, .rows = 24};
     struct tui tui = {0};
-    render(&text, &top, &any, &tui);
-    check_screen(text_get(&text), 0);
-    assert_non_null(strstr(text_get(&text), "memory    ##########.........."));
-    assert_non_null(strstr(text_get(&text), "items   ##########.......... 50%"));
-    assert_non_null(strstr(text_get(&text), "cursor  ...................o 100 in -100..100"));
-    assert_non_null(strstr(text_get(&text), "nothing waits"));
-    text_fini(&text);
+    const char *text = rendered(&top, 0, 0, &tui);
+    check_screen(text, 0);
+    HAS(text, "memory    ##########..........", "items   ##########.......... 50%",
+        "cursor  ...................o 100 in -100..100", "nothing waits");
 
     /* Figures that cannot be. */
     v.limiter.min_diff = v.limiter.max_diff = v.limiter.cursor = 5;
     v.tables[0].insert_rate = NAN;
     v.tables[0].mean_age_s = -INFINITY;
     v.tables[0].size = UINT64_MAX;
-    render(&text, &top, &small, &tui);
-    check_screen(text_get(&text), 80);
-    text_fini(&text);
+    check_screen(rendered(&top, 80, 24, &tui), 80);
 
     top.fresh = false;
     top.err = &(rp_error){.text = "no broker answers"};
-    render(&text, &top, &small, &tui);
-    assert_non_null(strstr(text_get(&text), "no broker answers"));
-    text_fini(&text);
+    assert_has(rendered(&top, 80, 24, &tui), "no broker answers");
 }
 
 /* Totals that leave out a shard say so beside them. */
 TEST(top_missing_shard)
 {
     struct view v;
-    struct text text = {0};
     Replay__ShardInfo rows[] = {REPLAY__SHARD_INFO__INIT, REPLAY__SHARD_INFO__INIT, REPLAY__SHARD_INFO__INIT};
     Replay__ShardInfo *list[] = {&rows[0], &rows[1], &rows[2]};
     Replay__Shards shards = REPLAY__SHARDS__INIT;
@@ -269,12 +257,15 @@ TEST(top_missing_shard)
     assert_string_equal(ctl_totals(&shards, totals, sizeof totals), "2 of 3 shards");
     struct top top = view_init(&v, 1, 0);
     v.info.shards = &shards;
-    const struct canvas_style any = {0}, small = {.columns = 40, .rows = 24};
     struct tui tui = {0};
-    render(&text, &top, &any, &tui);
-    assert_non_null(strstr(text_get(&text), "items in 2 of 3 shards"));
-    text_fini(&text);
-    render(&text, &top, &small, &tui);
-    check_screen(text_get(&text), 40);
-    text_fini(&text);
+    assert_has(rendered(&top, 0, 0, &tui), "items in 2 of 3 shards");
+    check_screen(rendered(&top, 40, 24, &tui), 40);
+}
+
+TEST(frame)
+{
+    struct text out = {0};
+    terminal_add_frame(&out, "one\n\nlast");
+    assert_string_equal(text_get(&out), "one\x1b[K\n\x1b[K\nlast\x1b[K\n\x1b[J");
+    text_fini(&out);
 }

@@ -137,8 +137,7 @@ static struct testpeer_answer *call_with(struct testpeer *peer, Replay__Request 
     nomem_refused(peer, answer);
     answer->id = 0;
     testpeer_ask_with(peer, request, id, payload, size);
-    answer = testpeer_await(peer, id);
-    assert_int_equal(answer->status, RP_OK);
+    answer = testpeer_good(peer, id);
     return answer;
 }
 
@@ -269,8 +268,7 @@ static void scene_reduce(struct run *run)
             testpeer_ask_with(waiting[i].peer, &waiting[i].request, waiting[i].id, values[i], sizeof values[i]);
         }
         for (uint32_t i = 0; i < 2; i++) {
-            struct testpeer_answer *answer = testpeer_await(waiting[i].peer, waiting[i].id);
-            assert_int_equal(answer->status, RP_OK);
+            struct testpeer_answer *answer = testpeer_good(waiting[i].peer, waiting[i].id);
             assert_int_equal(answer->reply->reduce->round, round);
             assert_int_equal(answer->reply->reduce->contributors, 2);
             float third;

@@ -1,16 +1,13 @@
 /* Checkpoints: what is written in slices, while everything changes, is the state at one instant. */
 
-#include <dirent.h>
-#include <fcntl.h>
-
 #include "broker/checkpoint/checkpoint.h"
 #include "tests/support/naive.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
 #define TABLES 7u
 #define SIZE 300u
-#define SLOTS_MOST (SIZE + SIZE / 4 + 16)
 
 static const char tables[] =
     "  - {name: fifo, max_size: 300, sampler: {kind: fifo}, remover: {kind: lifo}, limiter: {kind: none}}\n"
@@ -22,14 +19,20 @@ static const char tables[] =
     "     remover: {kind: prioritized, exponent: -1}, limiter: {kind: none}}\n"
     "  - {name: once, max_size: 300, max_times_sampled: 1, sampler: {kind: uniform}, limiter: {kind: none}}\n";
 
-static struct embed embed;
-static struct broker *broker;
-static struct twin_folder folder;
-static struct rng rng;
-static struct columns *columns;
-static uint64_t next_key;
+/* A broker, and the random changes that are made to it. */
+struct side {
+    struct embed embed;
+    struct rng rng;
+    uint64_t next_key;
+};
 
-/* ---- a folder, a broker ---- */
+/* The broker with files, and one without that makes the same changes later: until then it has the state of an earlier instant. */
+static struct side real, shadow;
+static struct broker *broker; /* the one with files */
+static struct twin_folder folder;
+static struct columns *columns;
+
+/* ---- a folder, brokers ---- */
 
 static int set_up(void **state)
 {
@@ -47,22 +50,20 @@ static int tear_down(void **state)
 
 static uint32_t files(const char *prefix)
 {
-    uint32_t n = 0;
-    DIR *dir = opendir(folder.path);
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));)
-        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
-    closedir(dir);
+    uint32_t n;
+    files_like(textf("%s/%s*", folder.path, prefix), &n);
     return n;
 }
 
-static void start(bool journal, const char *extra)
+static void start(bool journal, uint64_t seed, const char *extra)
 {
-    char more[600];
-    snprintf(more, sizeof more, "folder: %s\n%s%s", folder.path,
-             journal ? "" : "journal: off\ncheckpoint: {every: 0s}\n", extra ? extra : "");
-    embed_start(&embed, tables, more);
-    broker = embed.broker;
+    embed_start(&real.embed, tables,
+                textf("folder: %s\n%s%s", folder.path, journal ? "" : "journal: off\ncheckpoint: {every: 0s}\n",
+                      extra ? extra : ""));
+    embed_start(&shadow.embed, tables, NULL);
+    real.rng = shadow.rng = rng_of(seed);
+    real.next_key = shadow.next_key = 0;
+    broker = real.embed.broker;
     broker->checkpoints->slice = 64;
     Replay__Column column = REPLAY__COLUMN__INIT, *list = &column;
     column.name = (char[]){"x"};
@@ -73,44 +74,39 @@ static void start(bool journal, const char *extra)
 static void stop(void)
 {
     columns_release(columns);
-    embed_stop(&embed);
-}
-
-/* embed_stop would empty the tables. */
-static void stop_as_it_is(void)
-{
-    twin_kill(&embed);
-    columns_release(columns);
+    embed_stop(&shadow.embed);
+    embed_stop(&real.embed);
 }
 
 /* ---- changes ---- */
 
-static uint32_t below(uint32_t n)
+static uint32_t below(struct side *self, uint32_t n)
 {
-    return (uint32_t)rng_below(&rng, n);
+    return (uint32_t)rng_below(&self->rng, n);
 }
 
 /* One of a few layouts of a table. */
-static uint32_t layout_of(uint32_t table)
+static uint32_t layout_of(struct side *self, uint32_t table)
 {
     Replay__Layout wire = REPLAY__LAYOUT__INIT;
     Replay__Field field = REPLAY__FIELD__INIT, *fields = &field;
     field.name = (char[]){"a"};
-    field.name[0] = (char)('a' + below(5));
-    wire.table = (char *)(uintptr_t)broker->tables.list[table].name;
+    field.name[0] = (char)('a' + below(self, 5));
+    wire.table = (char *)(uintptr_t)self->embed.broker->tables.list[table].name;
     wire.n_fields = 1;
     wire.fields = &fields;
-    struct layout *layout = must(layouts_intern(&broker->layouts, &wire, columns, table, (struct signature){0}, &err));
+    struct layouts *layouts = &self->embed.broker->layouts;
+    struct layout *layout = must(layouts_intern(layouts, &wire, columns, table, (struct signature){0}, &err));
     return layout->id;
 }
 
 #define CHUNK_MOST 320u
 
 /* Its data are the item's key and its place in the item. */
-static struct chunk *chunk_of(uint64_t key, uint32_t place, uint32_t bytes)
+static struct chunk *chunk_of(struct side *self, uint64_t key, uint32_t place, uint32_t bytes)
 {
     uint64_t data[CHUNK_MOST / 8] = {key, place};
-    struct chunk *chunk = store_add(&broker->store, 1, data, bytes, bytes, NULL);
+    struct chunk *chunk = store_add(&self->embed.broker->store, 1, data, bytes, bytes, NULL);
     assert_non_null(chunk);
     chunk->length = 1;
     chunk->session = 3;
@@ -119,31 +115,32 @@ static struct chunk *chunk_of(uint64_t key, uint32_t place, uint32_t bytes)
     return chunk;
 }
 
-static void insert(uint32_t t)
+static void insert(struct side *self, uint32_t t)
 {
-    struct arrival arrival = {.key = ++next_key, .priority = (double)below(20), .policy = below(1000)};
-    uint32_t n = below(4) ? 1 : 1 + below(3);
-    arrival.span = (struct span){.n = n, .length = n, .layout = layout_of(t)};
+    struct arrival arrival = {
+        .key = ++self->next_key, .priority = (double)below(self, 20), .policy = below(self, 1000)};
+    uint32_t n = below(self, 4) ? 1 : 1 + below(self, 3);
+    arrival.span = (struct span){.n = n, .length = n, .layout = layout_of(self, t)};
     if (n > 1) {
         arrival.span.many = malloc(n * sizeof(*arrival.span.many));
-        broker->store.outside += span_list_bytes(n);
+        self->embed.broker->store.outside += span_list_bytes(n);
     }
     for (uint32_t i = 0; i < n; i++) {
-        struct chunk *chunk = chunk_of(arrival.key, i, 16 + 8 * below(38));
+        struct chunk *chunk = chunk_of(self, arrival.key, i, 16 + 8 * below(self, 38));
         if (n > 1)
             arrival.span.many[i] = chunk;
         else
             arrival.span.one = chunk;
     }
-    ok(table_insert(&broker->tables.list[t], &arrival, &err));
+    ok(table_insert(&self->embed.broker->tables.list[t], &arrival, &err));
 }
 
-static bool any_slot(const struct table *table, uint32_t *slot)
+static bool any_slot(struct side *self, const struct table *table, uint32_t *slot)
 {
     if (table->in.size == 0)
         return false;
     do
-        *slot = below(table->in.high);
+        *slot = below(self, table->in.high);
     while (!table->in.items[*slot].span.n);
     return true;
 }
@@ -158,237 +155,73 @@ static void sample(struct table *table, uint32_t n)
     }
 }
 
-static void change(void)
+static void change(struct side *self)
 {
-    uint32_t t = below(TABLES), slot;
-    struct table *table = &broker->tables.list[t];
-    char name[8];
-    uint32_t what = below(100);
-    embed.manual.now_ns += below(1000);
-    broker->loop.now_ns = embed.manual.now_ns;
+    uint32_t t = below(self, TABLES), slot;
+    struct broker *to = self->embed.broker;
+    struct table *table = &to->tables.list[t];
+    uint32_t what = below(self, 100);
+    self->embed.manual.now_ns += below(self, 1000);
+    to->loop.now_ns = self->embed.manual.now_ns;
     if (what < 40)
-        insert(t);
-    else if (what < 55 && any_slot(table, &slot))
+        insert(self, t);
+    else if (what < 55 && any_slot(self, table, &slot))
         table_remove(table, slot);
-    else if (what < 75 && any_slot(table, &slot))
-        table_update(table, 1, &slot, &(double){below(20)});
+    else if (what < 75 && any_slot(self, table, &slot))
+        table_update(table, 1, &slot, &(double){below(self, 20)});
     else if (what < 92)
-        sample(table, 1 + below(3));
+        sample(table, 1 + below(self, 3));
     else if (what < 96) {
-        snprintf(name, sizeof name, "c%u", below(9));
-        params_restore_counter(&broker->params, name, below(1000));
+        const char *name = textf("c%u", below(self, 9));
+        params_restore_counter(&to->params, name, below(self, 1000));
     } else if (what < 98) {
         uint8_t value[600];
-        snprintf(name, sizeof name, "s%u", below(5));
-        memset(value, (int)below(256), sizeof value);
-        params_restore_slot(&broker->params, name, below(1000) + 1, broker->loop.now_ns, value, below(sizeof value));
-    } else if (what == 98 && below(4) == 0) {
+        const char *name = textf("s%u", below(self, 5));
+        memset(value, (int)below(self, 256), sizeof value);
+        uint32_t version = below(self, 1000) + 1, size = below(self, sizeof value);
+        params_restore_slot(&to->params, name, version, to->loop.now_ns, value, size);
+    } else if (what == 98 && below(self, 4) == 0) {
         assert_int_equal(table_reset(table, NULL), RP_OK);
-    } else if (what == 99 && below(3) == 0) {
-        while (any_slot(table, &slot) && table->in.size > 5)
+    } else if (what == 99 && below(self, 3) == 0) {
+        while (any_slot(self, table, &slot) && table->in.size > 5)
             table_remove(table, slot);
-    }
-}
-
-/* ---- the state at one instant, in the simplest form ---- */
-
-struct model_item {
-    uint64_t key, policy, order[2];
-    double priority;
-    int64_t insert_ns;
-    uint32_t n, times_sampled;
-    char field;
-};
-
-struct model_table {
-    struct model_item items[SLOTS_MOST];
-    struct limiter limiter;
-    uint64_t total_inserts, total_samples, updates, evicted, unique_samples;
-    uint32_t size;
-    uint8_t selector[2][64];
-    uint32_t selector_bytes[2];
-};
-
-struct model {
-    struct model_table tables[TABLES];
-    int64_t counters[9];
-    uint64_t versions[5];
-    uint8_t values[5][600];
-    size_t bytes[5];
-    uint64_t number;
-};
-
-static void model_take(struct model *self)
-{
-    memset(self, 0, sizeof *self);
-    self->number = broker->checkpoints->next;
-    for (uint32_t t = 0; t < TABLES; t++) {
-        const struct table *table = &broker->tables.list[t];
-        struct model_table *to = &self->tables[t];
-        to->limiter = table->limiter;
-        to->total_inserts = table->stats.total_inserts;
-        to->total_samples = table->stats.total_samples;
-        to->updates = table->stats.updates;
-        to->evicted = table->stats.evicted;
-        to->unique_samples = table->stats.unique_samples;
-        to->size = table->in.size;
-        const rp_selector_ops *ops[2] = {table->sampler_ops, table->remover_ops};
-        void *states[2] = {table->in.sampler, table->in.remover};
-        for (uint32_t w = 0; w < 2; w++)
-            to->selector_bytes[w] = ops[w]->save ? ops[w]->save(states[w], to->selector[w], 64) : 0;
-        for (uint32_t slot = 0; slot < table->in.high; slot++) {
-            const struct item *item = &table->in.items[slot];
-            if (!item->span.n)
-                continue;
-            size_t size;
-            const uint8_t *wire = layout_message(layouts_at(&broker->layouts, item->span.layout), &size);
-            Replay__Layout *layout = replay__layout__unpack(NULL, size, wire);
-            to->items[slot] = (struct model_item){.key = item->key,
-                                                  .policy = item->policy,
-                                                  .priority = item->priority,
-                                                  .insert_ns = item->insert_ns,
-                                                  .n = item->span.n,
-                                                  .times_sampled = item->times_sampled,
-                                                  .field = layout->fields[0]->name[0]};
-            replay__layout__free_unpacked(layout, NULL);
-            for (uint32_t w = 0; w < 2; w++)
-                to->items[slot].order[w] = ops[w]->order ? ops[w]->order(states[w], slot) : 0;
-        }
-    }
-    for (uint32_t i = 0; i < broker->params.n_counters; i++)
-        self->counters[broker->params.counters[i].name[1] - '0'] = broker->params.counters[i].value;
-    for (uint32_t i = 0; i < broker->params.n_slots; i++) {
-        struct param_slot *slot = &broker->params.slots[i];
-        uint32_t at = (uint32_t)(slot->name[1] - '0');
-        self->versions[at] = slot->version;
-        self->bytes[at] = zmq_msg_size(&slot->value->parts[0]);
-        memcpy(self->values[at], zmq_msg_data(&slot->value->parts[0]), self->bytes[at]);
     }
 }
 
 /* ---- what the files say ---- */
 
-static struct {
-    uint64_t at, key;
-    uint32_t place;
-} wanted[TABLES * SLOTS_MOST * 4];
-static uint32_t n_wanted, n_read;
+static uint64_t number; /* of the newest checkpoint */
 
-static int by_place(const void *a, const void *b)
+/* Ranks and generators of the selectors, which files alone do not keep exactly. */
+static void check_selectors(const struct table *table, const struct loaded_table *got)
 {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static rp_status check_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *error)
-{
-    (void)ctx;
-    (void)error;
-    assert_true(n_read < n_wanted);
-    assert_int_equal(wanted[n_read].at, at);
-    uint64_t data[2];
-    assert_true(chunk->head->bytes >= sizeof data);
-    memcpy(data, chunk->data, sizeof data);
-    assert_int_equal(data[0], wanted[n_read].key);
-    assert_int_equal(data[1], wanted[n_read].place);
-    assert_int_equal(chunk->head->session, 3);
-    n_read++;
-    return RP_OK;
-}
-
-static void check_chunks(const struct folder *in)
-{
-    uint64_t *places = malloc((n_wanted + 1) * sizeof *places);
-    qsort(wanted, n_wanted, sizeof wanted[0], by_place);
-    for (uint32_t i = 0; i < n_wanted; i++)
-        places[i] = wanted[i].at;
-    n_read = 0;
-    ok(chunks_read(in, places, n_wanted, check_chunk, NULL, &err));
-    assert_int_equal(n_read, n_wanted);
-    free(places);
-}
-
-/* Returns the first letter of the name of a layout's first field. */
-static char first_field(const struct layout *layout)
-{
-    size_t size;
-    const uint8_t *packed = layout_message(layout, &size);
-    Replay__Layout *wire = replay__layout__unpack(NULL, size, packed);
-    char letter = wire->fields[0]->name[0];
-    replay__layout__free_unpacked(wire, NULL);
-    return letter;
-}
-
-static void check_table(const struct layouts *layouts, const struct loaded_table *got, const struct model_table *want)
-{
-    const struct table *table = got->table;
-    assert_int_equal(table->in.size, want->size);
-    assert_int_equal(got->limiter.inserts, want->limiter.inserts);
-    assert_int_equal(got->limiter.samples, want->limiter.samples);
-    assert_int_equal(got->limiter.deletes, want->limiter.deletes);
-    assert_int_equal(table->stats.total_inserts, want->total_inserts);
-    assert_int_equal(table->stats.total_samples, want->total_samples);
-    assert_int_equal(table->stats.updates, want->updates);
-    assert_int_equal(table->stats.evicted, want->evicted);
-    assert_int_equal(table->stats.unique_samples, want->unique_samples);
+    const rp_selector_ops *ops[2] = {table->sampler_ops, table->remover_ops};
+    void *states[2] = {table->in.sampler, table->in.remover};
     for (uint32_t w = 0; w < 2; w++) {
-        assert_int_equal(got->selector_bytes[w], want->selector_bytes[w]);
-        if (want->selector_bytes[w])
-            assert_memory_equal(got->selector[w], want->selector[w], want->selector_bytes[w]);
-    }
-    for (uint32_t slot = 0; slot < SLOTS_MOST; slot++) {
-        const struct model_item *item = &want->items[slot];
-        const struct item *is = slot < table->in.high ? &table->in.items[slot] : NULL;
-        if (!item->n) {
-            assert_true(!is || is->span.n == 0);
-            continue;
-        }
-        assert_non_null(is);
-        assert_int_equal(is->key, item->key);
-        assert_int_equal(is->policy, item->policy);
-        assert_int_equal(is->insert_ns, item->insert_ns);
-        assert_int_equal(is->times_sampled, item->times_sampled);
-        assert_int_equal(is->span.n, item->n);
-        assert_true(is->priority == item->priority);
-        for (uint32_t w = 0; w < 2 && got->rank; w++)
-            assert_int_equal(got->rank[slot][w], item->order[w]);
-        assert_int_equal(first_field(layouts_at(layouts, is->span.layout)), item->field);
-        for (uint32_t c = 0; c < is->span.n; c++) {
-            wanted[n_wanted].at = offline_places(is)[c];
-            wanted[n_wanted].key = is->key;
-            wanted[n_wanted++].place = c;
-        }
+        uint8_t saved[64];
+        uint32_t bytes = ops[w]->save ? ops[w]->save(states[w], saved, sizeof saved) : 0;
+        assert_int_equal(got->selector_bytes[w], bytes);
+        if (bytes)
+            assert_memory_equal(got->selector[w], saved, bytes);
+        for (uint32_t slot = 0; slot < table->in.high; slot++)
+            if (got->rank && table->in.items[slot].span.n)
+                assert_int_equal(got->rank[slot][w], ops[w]->order ? ops[w]->order(states[w], slot) : 0);
     }
 }
 
-static void check_params(const struct params *params, const struct model *model)
-{
-    for (uint32_t i = 0; i < params->n_counters; i++)
-        assert_int_equal(params->counters[i].value, model->counters[params->counters[i].name[1] - '0']);
-    uint32_t slots = 0;
-    for (uint32_t i = 0; i < 5; i++)
-        slots += model->versions[i] != 0;
-    assert_int_equal(params->n_slots, slots);
-    for (uint32_t i = 0; i < params->n_slots; i++) {
-        uint32_t at = (uint32_t)(params->slots[i].name[1] - '0');
-        assert_int_equal(params->slots[i].version, model->versions[at]);
-        assert_int_equal(zmq_msg_size(&params->slots[i].value->parts[0]), model->bytes[at]);
-        assert_memory_equal(zmq_msg_data(&params->slots[i].value->parts[0]), model->values[at], model->bytes[at]);
-    }
-}
-
-/* The checkpoint as the files have it is the model. */
-static void check_files(const struct model *model)
+/* The checkpoint as the files have it is the state of this broker. */
+static void check_files(const struct side *state)
 {
     struct twin_files files;
-    twin_load(&files, &embed, &folder, model->number);
-    assert_int_equal(files.loading.files.checkpoint, model->number);
-    assert_int_equal(files.loading.n_tables, TABLES);
-    n_wanted = 0;
-    for (uint32_t t = 0; t < TABLES; t++)
-        check_table(&files.broker->layouts, &files.loading.tables[t], &model->tables[t]);
-    check_params(&files.broker->params, model);
-    check_chunks(&files.folder);
+    twin_load(&files, &real.embed, &folder, number);
+    assert_int_equal(files.loading.files.checkpoint, number);
+    twin_check_loaded(&state->embed, &files);
+    for (uint32_t t = 0; t < TABLES; t++) {
+        const struct table *table = &state->embed.broker->tables.list[t], *got = files.loading.tables[t].table;
+        assert_int_equal(got->stats.updates, table->stats.updates);
+        assert_int_equal(got->stats.evicted, table->stats.evicted);
+        check_selectors(table, &files.loading.tables[t]);
+    }
     twin_unload(&files);
 }
 
@@ -402,9 +235,9 @@ static void one_slice(void)
     checkpoints_run(broker->checkpoints);
 }
 
-static void begin(struct model *model)
+static void begin(void)
 {
-    model_take(model);
+    number = broker->checkpoints->next;
     assert_int_equal(checkpoint_start(broker->checkpoints, CHECKPOINT_ASKED, NULL, NULL), RP_OK);
     assert_true(checkpoints_run(broker->checkpoints));
     assert_true(checkpoint_is_running(broker->checkpoints));
@@ -421,12 +254,10 @@ static void end(void)
     }
 }
 
-static struct model model;
-
 /* The one that runs fails, as the disk writer tells it. */
 static void fail_one(void)
 {
-    checkpoint_finished(broker->checkpoints, model.number, false);
+    checkpoint_finished(broker->checkpoints, number, false);
     for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker->checkpoints); i++)
         one_slice();
     assert_false(checkpoint_is_running(broker->checkpoints));
@@ -434,37 +265,40 @@ static void fail_one(void)
 
 static void make_one(void)
 {
-    begin(&model);
+    begin();
     end();
-    assert_int_equal(broker->checkpoints->last.number, model.number);
+    assert_int_equal(broker->checkpoints->last.number, number);
 }
 
 /* ---- tests ---- */
 
 TEST(slices_add_up_to_one_instant)
 {
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (uint32_t round = 0; round < 4; round++) {
         twin_folder_init(&folder);
-        start(round % 2, NULL);
-        uint32_t before = below(3000), bases = 0;
-        for (uint32_t i = 0; i < before; i++)
-            change();
+        start(round % 2, rng_next(&rng), NULL);
+        uint64_t changes = rng_below(&rng, 3000);
+        uint32_t bases = 0;
+        for (uint64_t i = 0; i < changes; i++)
+            change(&real);
         for (uint32_t n = 0; n < 12; n++) {
-            begin(&model);
+            for (; changes > 0; changes--)
+                change(&shadow);
+            begin();
             bases += broker->checkpoints->running->base == 0;
-            uint32_t often = 1 + below(40);
+            uint64_t often = 1 + rng_below(&rng, 40);
             while (checkpoint_is_running(broker->checkpoints)) {
-                for (uint32_t i = below(often); i > 0; i--)
-                    change();
+                for (uint64_t i = rng_below(&rng, often); i > 0; i--, changes++)
+                    change(&real);
                 one_slice();
                 if (broker->checkpoints->running && broker->checkpoints->running->ended)
                     end();
             }
-            assert_int_equal(broker->checkpoints->last.number, model.number);
-            check_files(&model);
-            for (uint32_t i = below(200); i > 0; i--)
-                change();
+            assert_int_equal(broker->checkpoints->last.number, number);
+            check_files(&shadow);
+            for (uint64_t i = rng_below(&rng, 200); i > 0; i--, changes++)
+                change(&real);
         }
         assert_true(bases >= 1 && bases < 12);
         stop();
@@ -472,70 +306,41 @@ TEST(slices_add_up_to_one_instant)
     }
 }
 
-TEST(what_a_reset_took_away_is_still_written, set_up, tear_down)
-{
-    rng_seed(&rng, 2);
-    start(true, NULL);
-    for (uint32_t i = 0; i < 250; i++)
-        insert(5);
-    begin(&model);
-    one_slice();
-    assert_int_equal(table_reset(&broker->tables.list[5], NULL), RP_OK);
-    for (uint32_t i = 0; i < 100; i++)
-        insert(5);
-    assert_int_equal(table_reset(&broker->tables.list[5], NULL), RP_OK);
-    for (uint32_t i = 0; i < 20; i++)
-        insert(5);
-    end();
-    check_files(&model);
-    make_one(); /* a change: the table is emptied, then filled */
-    assert_int_equal(broker->checkpoints->last.based_on, 1);
-    check_files(&model);
-    stop();
-}
-
 TEST(a_change_is_small, set_up, tear_down)
 {
-    rng_seed(&rng, 3);
-    start(false, NULL);
+    start(false, 3, NULL);
     for (uint32_t t = 0; t < TABLES; t++)
         for (uint32_t i = 0; i < SIZE; i++)
-            insert(t);
+            insert(&real, t);
     make_one();
     uint64_t first = broker->checkpoints->last.written_bytes;
     for (uint32_t i = 0; i < TABLES * SIZE / 100; i++)
-        insert(i % TABLES);
+        insert(&real, i % TABLES);
     make_one();
     assert_int_equal(broker->checkpoints->last.based_on, 1);
     print_message("first %llu bytes, second %llu\n", (unsigned long long)first,
                   (unsigned long long)broker->checkpoints->last.written_bytes);
     assert_true(broker->checkpoints->last.written_bytes * 20 <= first);
-    check_files(&model);
+    check_files(&real);
     stop();
 }
 
 TEST(old_ones_go_and_foreign_files_stay, set_up, tear_down)
 {
-    rng_seed(&rng, 4);
-    start(true, "checkpoint: {keep: 2, every: 0s}\n");
+    start(true, 4, "checkpoint: {keep: 2, every: 0s}\n");
     static const char *const foreign[] = {"checkpoint-00000900.replay", "segment-00000002.replay.bak", "checkpoint-1"};
-    char path[128];
-    for (uint32_t i = 0; i < 3; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder.path, foreign[i]);
-        FILE *file = fopen(path, "w");
-        fputs("mine", file);
-        fclose(file);
-    }
+    for (uint32_t i = 0; i < 3; i++)
+        file_put(file_in(folder.path, foreign[i]), "mine");
     broker->stream->segment_bytes = 20000;
     for (uint32_t n = 0; n < 12; n++) {
         for (uint32_t i = 0; i < 400; i++) {
-            insert(below(TABLES));
+            insert(&real, below(&real, TABLES));
             if (i % 20 == 0)
                 one_slice();
         }
         make_one();
     }
-    check_files(&model);
+    check_files(&real);
     uint32_t kept = broker->checkpoints->kept.n;
     assert_true(kept >= 2 && kept <= 2 + CHECKPOINT_LINKS);
     for (uint32_t i = 0; i < kept; i++) /* what is kept has all that it needs */
@@ -545,23 +350,35 @@ TEST(old_ones_go_and_foreign_files_stay, set_up, tear_down)
     print_message("%u checkpoints, %u segments kept of %llu\n", kept, segments,
                   (unsigned long long)broker->stream->segment);
     stream_hand_over(broker->stream); /* the newest is a file, too */
-    for (uint32_t ms = 0; ms < WAIT && files("segment-") != segments + 1; ms++)
-        zmq_poll(NULL, 0, 1);
-    assert_int_equal(files("segment-"), segments + 1);
+    wait_until(files("segment-") == segments + 1);
     assert_true(segments < broker->stream->segment);
     stop();
     assert_int_equal(files("checkpoint-"), kept + 2);
-    for (uint32_t i = 0; i < 3; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder.path, foreign[i]);
-        assert_int_equal(access(path, F_OK), 0);
-    }
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(file_exists(file_in(folder.path, foreign[i])));
+}
+
+/* An item over a chunk that something else holds, too. */
+static void insert_over(struct side *self, struct chunk *chunk)
+{
+    struct arrival arrival = {.key = ++self->next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = chunk}};
+    arrival.span.layout = layout_of(self, 0);
+    chunk_hold(chunk);
+    assert_int_equal(table_insert(&self->embed.broker->tables.list[0], &arrival, NULL), RP_OK);
+}
+
+static void remove_newest(struct side *self)
+{
+    struct table *table = &self->embed.broker->tables.list[0];
+    table_remove(table, table_find(table, self->next_key));
 }
 
 static void move_and_check(bool journal)
 {
     broker->stream->segment_bytes = 8192;
     for (uint32_t i = 0; i < 300; i++) {
-        insert(0);
+        insert(&real, 0);
+        insert(&shadow, 0);
         if (i % 20 == 0)
             make_one(); /* chunks come to many segments */
         if (i % 5 == 0)
@@ -570,47 +387,44 @@ static void move_and_check(bool journal)
     make_one();
     uint32_t many = broker->stream->segments.n;
     struct table *table = &broker->tables.list[0];
-    struct chunk *shared = NULL;
     for (uint32_t slot = 0; slot < table->in.high; slot++)
-        if (slot % 5 && table->in.items[slot].span.n)
+        if (slot % 5 && table->in.items[slot].span.n) {
             table_remove(table, slot);
-    begin(&model);
+            table_remove(&shadow.embed.broker->tables.list[0], slot);
+        }
+    begin();
     assert_int_equal(broker->checkpoints->running->base, 0);
     /* An item that comes after the instant names a chunk where it is before it is moved. */
     uint32_t first = 0;
     while (table->in.items[first].span.n != 1)
         first++;
-    shared = table->in.items[first].span.one;
+    struct chunk *shared = table->in.items[first].span.one;
     uint64_t place = shared->at;
-    struct arrival arrival = {.key = ++next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = shared}};
-    arrival.span.layout = layout_of(0);
-    chunk_hold(shared);
-    assert_int_equal(table_insert(table, &arrival, NULL), RP_OK);
+    insert_over(&real, shared);
     end();
-    check_files(&model);
+    check_files(&shadow);
     assert_true(shared->at != place);
-    table_remove(table, table_find(table, arrival.key));
+    remove_newest(&real);
     if (journal)
         assert_non_null(segments_find(&broker->stream->segments, disk_number(place)));
     make_one(); /* and it does not go on for ever */
     assert_true(broker->checkpoints->last.based_on != 0 || journal);
-    check_files(&model);
-    insert(0);
+    check_files(&real);
+    insert(&real, 0);
     broker->checkpoints->base = 0; /* a whole one, so that no base keeps files */
     make_one();
     uint32_t few = broker->stream->segments.n;
     print_message("%u segments, then %u\n", many, few);
     assert_true(many > 8 && few < many / 2);
-    check_files(&model);
+    check_files(&real);
 }
 
 TEST(what_lives_in_dead_segments_is_moved)
 {
     for (int journal = 0; journal < 2; journal++) {
-        rng_seed(&rng, 5);
         twin_folder_init(&folder);
-        start(journal, journal ? "checkpoint: {keep: 1, every: 0s}\n" : NULL);
-        embed.config.checkpoint_keep = 1;
+        start(journal, 5, journal ? "checkpoint: {keep: 1, every: 0s}\n" : NULL);
+        real.embed.config.checkpoint_keep = 1;
         move_and_check(journal);
         stop();
         twin_folder_fini(&folder);
@@ -618,42 +432,25 @@ TEST(what_lives_in_dead_segments_is_moved)
 }
 TEST(after_a_failure_the_next_is_whole, set_up, tear_down)
 {
-    rng_seed(&rng, 6);
-    start(false, NULL);
+    start(false, 6, NULL);
     for (uint32_t i = 0; i < 2000; i++)
-        change();
+        change(&real);
     make_one();
     for (uint32_t when = 0; when < 3; when++) {
         for (uint32_t i = 0; i < 50; i++)
-            change();
-        begin(&model);
+            change(&real);
+        begin();
         assert_true(broker->checkpoints->running->base != 0);
         for (uint32_t i = 0; i < when * 2; i++) {
-            change();
+            change(&real);
             one_slice();
         }
         fail_one();
         make_one();
         assert_int_equal(broker->checkpoints->last.based_on, 0);
-        check_files(&model);
+        check_files(&real);
     }
     stop();
-}
-
-/* An item over a chunk that a session holds. */
-static void insert_over(struct chunk *chunk)
-{
-    struct arrival arrival = {.key = ++next_key, .priority = 1, .span = {.n = 1, .length = 1, .one = chunk}};
-    arrival.span.layout = layout_of(0);
-    chunk_hold(chunk);
-    assert_int_equal(table_insert(&broker->tables.list[0], &arrival, NULL), RP_OK);
-}
-
-/* The same, and it is gone again at once. */
-static void pass_over(struct chunk *chunk)
-{
-    insert_over(chunk);
-    table_remove(&broker->tables.list[0], table_find(&broker->tables.list[0], next_key));
 }
 
 static struct chunk *held[20000];
@@ -666,8 +463,9 @@ static uint64_t hold_segment(void)
     uint64_t segment = broker->stream->segment;
     for (n_held = 0; broker->stream->segment == segment; n_held++) {
         assert_true(n_held < 20000);
-        held[n_held] = chunk_of(1, 0, CHUNK_MOST);
-        pass_over(held[n_held]);
+        held[n_held] = chunk_of(&real, 1, 0, CHUNK_MOST);
+        insert_over(&real, held[n_held]);
+        remove_newest(&real);
         one_slice();
     }
     const struct segment_use *use = segments_find(&broker->stream->segments, segment);
@@ -685,13 +483,13 @@ static void let_go(void)
 /* The journal since the last whole one names a segment that was dead when the failed one began. */
 TEST(a_failed_one_lets_no_segment_go, set_up, tear_down)
 {
-    rng_seed(&rng, 9);
-    start(true, "checkpoint: {keep: 1, every: 0s}\n");
+    start(true, 9, "checkpoint: {keep: 1, every: 0s}\n");
     uint64_t segment = hold_segment();
-    pass_over(held[0]);
+    insert_over(&real, held[0]);
+    remove_newest(&real);
     let_go();
     assert_int_equal(segments_find(&broker->stream->segments, segment)->live, 0);
-    begin(&model);
+    begin();
     fail_one();
     broker->checkpoints->low = true; /* then all that can go goes */
     checkpoints_clean(broker->checkpoints);
@@ -704,35 +502,32 @@ TEST(a_failed_one_lets_no_segment_go, set_up, tear_down)
 /* The journal has an item that does not fit the configuration any more. Until its removal is written, too, its file stays. */
 TEST(what_the_start_removes_stays_for_the_next, set_up, tear_down)
 {
-    rng_seed(&rng, 11);
-    start(true, "checkpoint: {keep: 1, every: 0s}\n");
+    start(true, 11, "checkpoint: {keep: 1, every: 0s}\n");
     uint64_t segment = hold_segment();
-    insert(0);
-    insert_over(held[0]);
+    insert(&real, 0);
+    insert_over(&real, held[0]);
     let_go();
-    stop_as_it_is();
-    char more[200];
-    snprintf(more, sizeof more, "folder: %s\ncheckpoint: {keep: 1, every: 0s}\n", folder.path);
-    embed_start(&embed, "  - {name: fifo, max_size: 1, sampler: {kind: fifo}, remover: {kind: lifo}}\n", more);
-    broker = embed.broker;
+    twin_kill(&real.embed); /* embed_stop would empty the tables */
+    embed_start(&real.embed, "  - {name: fifo, max_size: 1, sampler: {kind: fifo}, remover: {kind: lifo}}\n",
+                textf("folder: %s\ncheckpoint: {keep: 1, every: 0s}\n", folder.path));
+    broker = real.embed.broker;
     assert_int_equal(broker->tables.list[0].in.size, 1);
     assert_int_equal(segments_find(&broker->stream->segments, segment)->live, 0);
     broker->checkpoints->low = true;
     checkpoints_clean(broker->checkpoints);
     assert_non_null(segments_find(&broker->stream->segments, segment));
-    embed_stop(&embed);
+    stop();
 }
 
 /* A base would keep the files that are to go. */
 TEST(one_for_space_is_whole, set_up, tear_down)
 {
-    rng_seed(&rng, 10);
-    start(true, "checkpoint: {keep: 1, every: 0s}\n");
+    start(true, 10, "checkpoint: {keep: 1, every: 0s}\n");
     for (uint32_t i = 0; i < 200; i++)
-        insert(2);
+        insert(&real, 2);
     make_one();
     for (uint32_t i = 0; i < 2; i++) {
-        insert(2);
+        insert(&real, 2);
         assert_int_equal(checkpoint_start(broker->checkpoints, i ? CHECKPOINT_SPACE : CHECKPOINT_JOURNAL, NULL, NULL),
                          RP_OK);
         assert_true(checkpoints_run(broker->checkpoints));
@@ -747,31 +542,29 @@ TEST(one_for_space_is_whole, set_up, tear_down)
 TEST(the_journal_is_counted_from_the_last_one, set_up, tear_down)
 {
     const char *extra = "checkpoint: {every: 0s}\n";
-    rng_seed(&rng, 8);
-    start(true, extra);
+    start(true, 8, extra);
     make_one();
     for (uint32_t i = 0; i < 2000; i++)
-        change();
+        change(&real);
     stream_hand_over(broker->stream);
     uint64_t bytes = broker->stream->journal_bytes;
     assert_true(bytes > 100000);
-    begin(&model);
+    begin();
     assert_true(broker->stream->journal_bytes < bytes / 2);
     fail_one();
     assert_true(broker->stream->journal_bytes >= bytes);
     stop();
-    start(true, extra);
+    start(true, 8, extra);
     assert_true(broker->stream->journal_bytes >= bytes);
     stop();
 }
 
 TEST(one_that_waits_for_the_disk_sleeps, set_up, tear_down)
 {
-    rng_seed(&rng, 7);
-    start(false, NULL);
+    start(false, 7, NULL);
     for (uint32_t i = 0; i < 300; i++)
-        insert(0);
-    begin(&model);
+        insert(&real, 0);
+    begin();
     uint64_t given = broker->stream->given;
     broker->stream->backlog = UINT64_MAX / 2;
     chores_run(&broker->loop.chores, &broker->loop.clock, 0);
@@ -781,20 +574,18 @@ TEST(one_that_waits_for_the_disk_sleeps, set_up, tear_down)
     broker->stream->backlog = 0;
     assert_true(checkpoints_run(broker->checkpoints));
     end();
-    check_files(&model);
+    check_files(&real);
     stop();
 }
 
 /* Sessions, replies and samples are those of the instant; a large value is not copied by the core thread. */
 TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
 {
-    rng_seed(&rng, 8);
-    start(false, NULL);
-    struct testpeer *writer[3], *reader = testpeer_new(&embed);
+    start(false, 8, NULL);
+    struct testpeer *writer[3], *reader = testpeer_new(&real.embed);
     for (uint32_t i = 0; i < 3; i++) {
-        writer[i] = testpeer_opened(&embed, false);
-        testpeer_insert(writer[i], "once", 1000 * (i + 1), 10 + i, 1);
-        embed_settle(&embed);
+        writer[i] = testpeer_opened(&real.embed, false);
+        testpeer_inserted(writer[i], "once", 1000 * (i + 1), 10 + i, 1);
     }
     struct testpeer_answer *answer = testpeer_sampled(reader, "once", 4);
     uint64_t keys[4];
@@ -806,18 +597,16 @@ TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
         value[i] = (uint8_t)(i * 7 / 3);
     assert_true(params_restore_slot(&broker->params, "s0", 5, broker->loop.now_ns, value, large));
     uint32_t ordinal[3] = {writer[0]->ordinal, writer[1]->ordinal, writer[2]->ordinal};
-    uint64_t number;
     assert_int_equal(checkpoint_start(broker->checkpoints, CHECKPOINT_ASKED, &number, NULL), RP_OK);
     assert_true(checkpoints_run(broker->checkpoints));
     params_restore_slot(&broker->params, "s0", 6, broker->loop.now_ns, "new", 3);
     session_close(session_find(&broker->sessions, writer[1]->session));
-    table_reset(embed_table(&embed, "once"), NULL);
+    table_reset(embed_table(&real.embed, "once"), NULL);
     end();
-    testpeer_insert(writer[0], "once", 1500, 3, 1);
-    embed_settle(&embed);
+    testpeer_inserted(writer[0], "once", 1500, 3, 1);
 
     struct twin_files files;
-    twin_load(&files, &embed, &folder, number);
+    twin_load(&files, &real.embed, &folder, number);
     const struct sessions *sessions = &files.broker->sessions;
     assert_int_equal(sessions->by_id.count, 3);
     for (uint32_t i = 0; i < 3; i++) {
@@ -849,28 +638,21 @@ TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
 }
 
 /* After a checkpoint that failed, the next one that nobody asked for waits 30 s. */
-TEST(a_failure_delays_the_next)
+TEST(a_failure_delays_the_next, set_up, tear_down)
 {
-    struct twin_folder own;
-    struct embed lone;
-    twin_folder_init(&own);
-    embed_start(&lone, "  - {name: t, max_size: 10}\n", twin_config(&own, "checkpoint: {every: 0s}\n"));
-    struct broker *core = lone.broker;
-    struct checkpoints *checkpoints = core->checkpoints;
-    embed_settle(&lone);
-    core->stream->journal_bytes = UINT64_C(1) << 40; /* one is due */
+    start(true, 1, "checkpoint: {every: 0s}\n");
+    struct checkpoints *checkpoints = broker->checkpoints;
+    embed_settle(&real.embed);
+    broker->stream->journal_bytes = UINT64_C(1) << 40; /* one is due */
     assert_true(checkpoints_run(checkpoints));
-    checkpoint_finished(checkpoints, checkpoints->running->number, false);
-    while (chores_run(&core->loop.chores, &core->loop.clock, NS_PER_S)) {
-    }
-    assert_false(checkpoint_is_running(checkpoints));
+    number = checkpoints->running->number;
+    fail_one();
     for (uint32_t i = 0; i < 100; i++)
         assert_false(checkpoints_run(checkpoints));
-    core->loop.now_ns += 29 * NS_PER_S;
+    broker->loop.now_ns += 29 * NS_PER_S;
     assert_false(checkpoints_run(checkpoints));
-    core->loop.now_ns += 2 * NS_PER_S;
+    broker->loop.now_ns += 2 * NS_PER_S;
     assert_true(checkpoints_run(checkpoints));
     assert_true(checkpoint_is_running(checkpoints));
-    embed_stop(&lone);
-    twin_folder_fini(&own);
+    stop();
 }

@@ -57,8 +57,8 @@ TEST(an_offer_that_is_not_what_it_says)
     const Replay__Arena good = offer_of(fd);
     struct conn_arena *arena = conn_arena_map(NULL, &good, false);
     assert_non_null(arena);
-    Replay__Arena bad[10];
-    for (uint32_t i = 0; i < 10; i++)
+    Replay__Arena bad[11];
+    for (uint32_t i = 0; i < 11; i++)
         bad[i] = good;
     bad[0].nonce++;
     bad[1].size = SIZE - 4096;
@@ -70,7 +70,8 @@ TEST(an_offer_that_is_not_what_it_says)
     bad[7].fd = (uint32_t)folder;
     bad[8].fd = 1u << 30;
     bad[9].pid = UINT32_MAX;
-    for (uint32_t i = 0; i < 10; i++) {
+    bad[10].pid = 1u << 30;
+    for (uint32_t i = 0; i < 11; i++) {
         assert_null(conn_arena_map(NULL, &bad[i], false));
         if (i < 5) /* the others name what is mapped already */
             assert_null(conn_arena_map(arena, &bad[i], false));

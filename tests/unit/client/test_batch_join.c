@@ -69,9 +69,9 @@ struct fixture {
     struct batch_pool *pool;
     struct made *a, *b;
     struct batch_rows rows[3]; /* items 11, 20, 12 */
+    struct batch_join_options options;
+    struct rp_batch *out;
 };
-
-static const struct batch_join_options plain = {.beta = 1, .sources = true, .shards = true};
 
 static void set_up(struct fixture *f)
 {
@@ -81,10 +81,12 @@ static void set_up(struct fixture *f)
     f->rows[0] = (struct batch_rows){f->a->batch, 1, 1, 0.5, 0, 3};
     f->rows[1] = (struct batch_rows){f->b->batch, 0, 1, 0.25, 1, 2};
     f->rows[2] = (struct batch_rows){f->a->batch, 2, 1, 0.5, 0, 3};
+    f->options = (struct batch_join_options){.beta = 1, .sources = true, .shards = true};
 }
 
 static void tear_down(struct fixture *f)
 {
+    batch_list_release(&f->out);
     rp_batch_release(&f->a->batch);
     rp_batch_release(&f->b->batch);
     free(f->a);
@@ -111,55 +113,50 @@ static void check(const struct rp_batch *batch, const uint64_t *keys, const uint
     }
 }
 
+/* Joins the first n rows; what was joined before is gone. */
+static const struct rp_batch *join(struct fixture *f, uint32_t n)
+{
+    batch_list_release(&f->out);
+    ok(batch_join(f->pool, f->rows, n, &f->options, &f->out, &err));
+    return f->out;
+}
+
 FIXTURE(struct fixture, set_up, tear_down)
 
 /* Padded to the longest item that is there, not to the longest of where the items came from. */
 CASE(items_of_different_lengths)
 {
-    struct rp_batch *out;
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
-    assert_null(out->next);
-    check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
-    rp_batch_release(&out);
+    check(join(f, 3), (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
+    assert_null(f->out->next);
     f->rows[0].first = 0;
-    assert_int_equal(batch_join(f->pool, f->rows, 1, &plain, &out, &err), RP_OK);
-    check(out, (const uint64_t[]){10}, (const uint32_t[]){8}, 1, 8);
-    rp_batch_release(&out);
+    check(join(f, 1), (const uint64_t[]){10}, (const uint32_t[]){8}, 1, 8);
 }
 
 CASE(fields_are_found_by_name)
 {
-    struct rp_batch *out;
     swap_fields(f->b);
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
-    assert_null(out->next);
-    check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
-    rp_batch_release(&out);
+    check(join(f, 3), (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
+    assert_null(f->out->next);
 }
 
 /* Each with its own weights; items keep their order. */
 CASE(items_that_do_not_fit_are_apart)
 {
-    struct rp_batch *out;
     f->b->batch->fields[1].dtype = RP_DTYPE_FLOAT32;
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    const struct rp_batch *out = join(f, 3);
     check(out, (const uint64_t[]){11, 12}, (const uint32_t[]){2, 3}, 2, 3);
     assert_int_equal(out->next->info.n, 1);
     assert_int_equal(out->next->arrays.key[0], 20);
     assert_true(out->next->arrays.weight[0] == 1);
-    batch_list_release(&out);
     f->b->batch->fields[1].dtype = RP_DTYPE_INT32;
     f->b->batch->fields[0].lengths = NULL; /* all items have shape[1] steps: another kind of field */
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
-    assert_non_null(out->next);
-    batch_list_release(&out);
+    assert_non_null(join(f, 3)->next);
 }
 
 CASE(probabilities_and_weights)
 {
-    struct rp_batch *out;
     const double expected[] = {0.5 * 0.25, 0.25 * 0.125, 0.5 * 0.375};
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
+    const struct rp_batch *out = join(f, 3);
     for (uint32_t i = 0; i < 3; i++) {
         assert_true(fabs(out->arrays.probability[i] - expected[i]) < 1e-12);
         assert_true(fabs(out->arrays.weight[i] - expected[1] / expected[i]) < 1e-6);
@@ -167,18 +164,15 @@ CASE(probabilities_and_weights)
         assert_int_equal(out->arrays.shard[i], i == 1 ? 2 : 3);
     }
     assert_int_equal(out->info.waited_ns, 20);
-    rp_batch_release(&out);
 }
 
 /* 3 items: 3 * 3 steps of 4 bytes, rounded up to 64, and 3 numbers. */
 CASE(max_bytes_is_exact)
 {
-    struct batch_join_options options = plain;
-    struct rp_batch *out;
-    options.max_bytes = 64 + 12;
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &options, &out, &err), RP_OK);
-    rp_batch_release(&out);
-    options.max_bytes--;
-    assert_int_equal(batch_join(f->pool, f->rows, 3, &options, &out, &err), RP_RESOURCE_EXHAUSTED);
-    assert_null(out);
+    f->options.max_bytes = 64 + 12;
+    join(f, 3);
+    batch_list_release(&f->out);
+    f->options.max_bytes--;
+    assert_int_equal(batch_join(f->pool, f->rows, 3, &f->options, &f->out, &err), RP_RESOURCE_EXHAUSTED);
+    assert_null(f->out);
 }

@@ -17,7 +17,7 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    f->start_ns = conn_now();
+    f->start_ns = clock_ns();
     fakeshards_start(&f->shards, SETTINGS);
 }
 
@@ -40,25 +40,15 @@ static uint32_t connected(rp_client *client)
     return info.connected_shards;
 }
 
-static int all_connected(void *client)
-{
-    return connected(client) == SHARDS;
-}
-
-static int one_missing(void *client)
-{
-    return connected(client) == SHARDS - 1;
-}
-
 /* A shard that takes more than a second to answer may come after the connect, and reconnect. */
 static void check_complete(rp_client *client, struct fixture *f)
 {
     rp_client_info info = {.struct_size = sizeof info};
     assert_int_equal(client_shards(client), SHARDS);
-    assert_true(process_await(all_connected, client));
+    wait_until(connected(client) == SHARDS);
     assert_int_equal(rp_client_get_info(client, &info, NULL), RP_OK);
     assert_int_equal(info.shards, SHARDS);
-    if (conn_now() - f->start_ns < NS_PER_S)
+    if (clock_ns() - f->start_ns < NS_PER_S)
         assert_int_equal(info.reconnects, 0);
     assert_string_equal(info.endpoint, f->shards.peers[0].endpoint);
     for (uint32_t i = 0; i < SHARDS; i++) {
@@ -76,18 +66,13 @@ static void check_complete(rp_client *client, struct fixture *f)
 
 FIXTURE(struct fixture, set_up, tear_down)
 
+/* Any one; or several out of order, one twice, one not at all. */
 CASE(any_shard)
 {
-    check_complete(connect_to(f, f->shards.peers[1].endpoint), f);
-}
-
-/* Out of order, one twice, one not at all. */
-CASE(several_endpoints)
-{
-    char names[256];
-    snprintf(names, sizeof names, "%s, %s,%s", f->shards.peers[2].endpoint, f->shards.peers[1].endpoint,
-             f->shards.peers[2].endpoint);
-    check_complete(connect_to(f, names), f);
+    const struct fakepeer *peers = f->shards.peers;
+    check_complete(connect_to(f, peers[1].endpoint), f);
+    rp_client_destroy(&f->client);
+    check_complete(connect_to(f, textf("%s, %s,%s", peers[2].endpoint, peers[1].endpoint, peers[2].endpoint)), f);
 }
 
 CASE(any_host)
@@ -105,43 +90,37 @@ CASE(any_host)
         fakepeer_join(&f->shards.peers[i], i, NULL, 0, 0);
 }
 
-static int is_refused(void *ctx)
-{
-    rp_client *client = rp_client_connect(ctx, NULL, WAIT, &err);
-    bool refused = !client;
-    rp_client_destroy(&client);
-    return refused;
-}
-
 /* Connects until it is refused: a client gets along without a shard that takes long to answer. */
 static int32_t refuse(char *endpoints)
 {
-    assert_true(process_await(is_refused, endpoints));
+    rp_client *client;
+    wait_until(!(client = rp_client_connect(endpoints, NULL, WAIT, &err)) || (rp_client_destroy(&client), false));
     return err.status;
 }
 
-CASE(other_settings)
+/* A shard with other settings, with another number, of another number of shards, and of none. */
+CASE(shards_that_do_not_belong_together)
 {
-    fakepeer_join(&f->shards.peers[2], 2, f->shards.list, SHARDS, SETTINGS + 1);
-    assert_int_equal(refuse(f->shards.peers[0].endpoint), RP_FAILED_PRECONDITION);
-    assert_non_null(strstr(err.text, "shard 2"));
-    assert_non_null(strstr(err.text, f->shards.peers[2].endpoint));
-}
-
-CASE(other_number)
-{
-    fakepeer_join(&f->shards.peers[2], 1, f->shards.list, SHARDS, SETTINGS);
-    assert_int_equal(refuse(f->shards.peers[0].endpoint), RP_FAILED_PRECONDITION);
-    fakepeer_join(&f->shards.peers[2], SHARDS, f->shards.list, SHARDS, SETTINGS);
-    assert_int_equal(refuse(f->shards.peers[2].endpoint), RP_BAD_MESSAGE);
-}
-
-CASE(other_count)
-{
-    fakepeer_join(&f->shards.peers[1], 1, f->shards.list, SHARDS - 1, SETTINGS);
-    assert_int_equal(refuse(f->shards.peers[0].endpoint), RP_FAILED_PRECONDITION);
-    fakepeer_join(&f->shards.peers[1], 0, NULL, 0, 0);
-    assert_int_equal(refuse(f->shards.peers[0].endpoint), RP_FAILED_PRECONDITION);
+    const struct {
+        uint32_t peer, shard, count;
+        uint64_t settings;
+        uint32_t asked;
+        int32_t status;
+    } rows[] = {{2, 2, SHARDS, SETTINGS + 1, 0, RP_FAILED_PRECONDITION},
+                {2, 1, SHARDS, SETTINGS, 0, RP_FAILED_PRECONDITION},
+                {2, SHARDS, SHARDS, SETTINGS, 2, RP_BAD_MESSAGE},
+                {1, 1, SHARDS - 1, SETTINGS, 0, RP_FAILED_PRECONDITION},
+                {1, 0, 0, 0, 0, RP_FAILED_PRECONDITION}};
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct fakepeer *peer = &f->shards.peers[rows[i].peer];
+        fakepeer_join(peer, rows[i].shard, rows[i].count ? f->shards.list : NULL, rows[i].count, rows[i].settings);
+        assert_int_equal(refuse(f->shards.peers[rows[i].asked].endpoint), rows[i].status);
+        if (i == 0) {
+            assert_has(err.text, "shard 2");
+            assert_has(err.text, peer->endpoint);
+        }
+        fakepeer_join(peer, rows[i].peer, f->shards.list, SHARDS, SETTINGS);
+    }
 }
 
 /* A shard that does not answer gets the hello of another, and the call does not wait for it for ever. */
@@ -151,13 +130,13 @@ CASE(silent_shard)
     rp_client_info info = {.struct_size = sizeof info};
     fakepeer_set(&f->shards.peers[2], &f->shards.peers[2].deaf, true);
     rp_client *client = connect_to(f, f->shards.peers[1].endpoint);
-    assert_true(process_await(one_missing, client));
+    wait_until(connected(client) == SHARDS - 1);
     assert_int_equal(rp_client_get_info(client, &info, NULL), RP_OK);
     assert_int_equal(info.shards, SHARDS);
     assert_int_equal(info.state, RP_CLIENT_CONNECTED);
     struct conn_hello *hello = conn_hello_ref(client_shard(client, 2));
-    assert_int_equal(hello->instance, 0);
-    assert_int_equal(hello->n_tables, FAKEPEER_TABLES);
+    assert_int_equal(conn_instance(client_shard(client, 2)), 0);
+    assert_int_equal(hello->says->n_tables, FAKEPEER_TABLES);
     assert_int_equal(conn_hello_table(hello, "b", NULL, NULL), RP_OK);
     conn_hello_unref(&hello);
     client_describe(client, text, sizeof text);
@@ -168,14 +147,13 @@ CASE(silent_shard)
 CASE(silent_shard_0)
 {
     fakepeer_set(&f->shards.peers[0], &f->shards.peers[0].deaf, true);
-    assert_null(rp_client_connect(f->shards.peers[1].endpoint, NULL, 1000, &err));
-    assert_int_equal(err.status, RP_UNAVAILABLE);
-    if (conn_now() - f->start_ns < 2 * NS_PER_S) /* otherwise the named one may have been silent, too */
+    must_fail_new(rp_client_connect(f->shards.peers[1].endpoint, NULL, 1000, &err), RP_UNAVAILABLE, NULL);
+    if (clock_ns() - f->start_ns < 2 * NS_PER_S) /* otherwise the named one may have been silent, too */
         assert_non_null(strstr(err.text, "shard 0"));
     /* Those who only look get along without it. */
     f->client = must(client_connect_any(f->shards.peers[1].endpoint, NULL, WAIT, &err));
     rp_client_info info = {.struct_size = sizeof info};
-    assert_true(process_await(one_missing, f->client));
+    wait_until(connected(f->client) == SHARDS - 1);
     assert_int_equal(rp_client_get_info(f->client, &info, NULL), RP_OK);
     assert_int_equal(info.state, RP_CLIENT_CONNECTING);
     assert_string_equal(rp_client_table(f->client, 1), "b");
@@ -183,8 +161,8 @@ CASE(silent_shard_0)
 
 static rp_status join(struct conn_shards *set, uint32_t shard, uint64_t settings)
 {
-    Replay__HelloReply says = {.shard = shard, .settings = settings};
-    struct conn_hello hello = {.says = &says, .n_shards = 2};
+    Replay__HelloReply says = {.shard = shard, .settings = settings, .n_shards = 2};
+    struct conn_hello hello = {.says = &says};
     return conn_shards_join(set, "tcp://somewhere", &hello, &shard, NULL);
 }
 
@@ -202,7 +180,7 @@ TEST(new_settings)
     assert_int_equal(join(&set, 0, 1), RP_FAILED_PRECONDITION);
     assert_int_equal(join(&set, 0, 2), RP_OK);
     Replay__HelloReply says = {.instance = 1};
-    struct conn_hello alone = {.says = &says, .instance = 1};
+    struct conn_hello alone = {.says = &says};
     uint32_t shard = 0;
     assert_int_equal(conn_shards_join(&set, "tcp://somewhere", &alone, &shard, NULL), RP_FAILED_PRECONDITION);
     pthread_mutex_destroy(&set.mutex);

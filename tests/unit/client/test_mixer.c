@@ -2,9 +2,8 @@
 
 #include "proto/base/clock.h"
 #include "replay.pb-c.h"
-#include "replay/client.h"
-#include "replay/sampler.h"
 #include "tests/support/fakepeer.h"
+#include "tests/support/scoped.h"
 
 #define SHARDS FAKESHARDS
 #define SOON_MS 1500 /* less than the 2 s that nobody should wait */
@@ -110,8 +109,7 @@ CASE(a_deal_that_nobody_knows_is_refused)
 {
     const struct row row = {0, 7, 0, 1, 1, 0, 0};
     say(f, &row);
-    assert_null(new_sampler(f, 0, 0, &err));
-    assert_int_equal(err.status, RP_BAD_MESSAGE);
+    must_fail_new(new_sampler(f, 0, 0, &err), RP_BAD_MESSAGE, NULL);
 }
 
 static const struct row sound = {0, 1, 0, 5, 5, 0, 0};
@@ -132,7 +130,7 @@ CASE(replies_with_items)
         struct row row = sound;
         row.mass = masses[i / 2];
         say(f, &row);
-        rp_sampler *sampler = must(new_sampler(f, i % 2, 0, &err));
+        SCOPED(rp_sampler) sampler = must(new_sampler(f, i % 2, 0, &err));
         for (uint32_t b = 0; b < 3; b++) {
             rp_batch_arrays arrays = {.struct_size = sizeof arrays};
             if (rp_sampler_next(sampler, &batch, WAIT, &err) != RP_OK)
@@ -143,19 +141,17 @@ CASE(replies_with_items)
                 assert_true(arrays.probability[k] > 0 && arrays.probability[k] <= 0.5);
             rp_batch_release(&batch);
         }
-        rp_sampler_destroy(&sampler);
     }
     for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_write(&f->shards.peers[i], &f->shards.peers[i].surplus, 1);
+        fakepeer_set(&f->shards.peers[i], &f->shards.peers[i].surplus, 1);
     for (uint32_t i = 0; i < 2; i++) {
         say(f, &sound);
-        rp_sampler *sampler = new_sampler(f, i, 0, &err);
+        SCOPED(rp_sampler) sampler = new_sampler(f, i, 0, &err);
         assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_BAD_MESSAGE);
-        rp_sampler_destroy(&sampler);
     }
-    fakepeer_write(&f->shards.peers[0], &f->shards.peers[0].surplus, 0);
+    fakepeer_set(&f->shards.peers[0], &f->shards.peers[0].surplus, 0);
     for (uint32_t i = 0; i < 2; i++) { /* the other shard gives the items that cannot be used */
-        rp_sampler *sampler = new_sampler(f, i, 0, &err);
+        SCOPED(rp_sampler) sampler = new_sampler(f, i, 0, &err);
         for (uint32_t got = 0, tries = 0; got < 8; tries++) {
             rp_status status = rp_sampler_next(sampler, &batch, WAIT, &err);
             if (tries == 100 || (status != RP_OK && status != RP_BAD_MESSAGE))
@@ -163,7 +159,6 @@ CASE(replies_with_items)
             got += status == RP_OK;
             rp_batch_release(&batch);
         }
-        rp_sampler_destroy(&sampler);
     }
 }
 
@@ -177,19 +172,12 @@ CASE(a_silent_shard_does_not_hold_up_the_start)
         for (uint32_t tries = 0; tries < 5 && took > SOON_MS;
              tries++) { /* a busy machine is late, but not five times */
             int64_t start = now_ms();
-            rp_sampler *sampler = must(new_sampler(f, 0, 0, &err));
+            SCOPED(rp_sampler) sampler = must(new_sampler(f, 0, 0, &err));
             took = now_ms() - start;
-            rp_sampler_destroy(&sampler);
         }
         assert_in_range(took, 0, SOON_MS);
         fakepeer_set(&f->shards.peers[i], &f->shards.peers[i].deaf, false);
     }
-}
-
-static int stop(void *ctx)
-{
-    ++*(int *)ctx;
-    return 1;
 }
 
 /* Also if no shard answers: the caller gets its thread back when it asks for it. */
@@ -198,14 +186,14 @@ CASE(waits_that_the_caller_ends)
     rp_batch *batch;
     int calls = 0;
     say(f, &sound);
-    rp_sampler *demand = new_sampler(f, 1, 0, &err), *ahead = new_sampler(f, 0, 0, &err);
+    SCOPED(rp_sampler) demand = new_sampler(f, 1, 0, &err);
+    SCOPED(rp_sampler) ahead = new_sampler(f, 0, 0, &err);
     set_all(f, offsetof(struct fakepeer, deaf), true);
     int64_t took = SOON_MS + 1;
-    rp_wait_set(stop, &calls);
+    rp_wait_set(stop_wait, &calls);
     for (uint32_t tries = 0; tries < 5 && took > SOON_MS; tries++) {
         int64_t start = now_ms();
-        assert_null(new_sampler(f, 0, 0, &err));
-        assert_int_equal(err.status, RP_CANCELLED);
+        must_fail_new(new_sampler(f, 0, 0, &err), RP_CANCELLED, NULL);
         assert_int_equal(rp_sampler_next(demand, &batch, -1, &err), RP_CANCELLED);
         assert_int_equal(rp_sampler_next(ahead, &batch, -1, &err), RP_CANCELLED);
         took = now_ms() - start;
@@ -213,8 +201,6 @@ CASE(waits_that_the_caller_ends)
     rp_wait_set(NULL, NULL);
     assert_true(calls >= 3);
     assert_in_range(took, 100, SOON_MS);
-    rp_sampler_destroy(&demand);
-    rp_sampler_destroy(&ahead);
 }
 
 /* A reply whose memory is gone comes when the stream has ended already: what is asked for again is cancelled, too. */
@@ -225,8 +211,7 @@ TEST(a_stream_that_ends_recalls_what_it_asks_for_again)
     fakepeer_start(peer);
     fakepeer_set(peer, &peer->overtake, true);
     rp_client *client = must(rp_client_connect(peer->endpoint, NULL, WAIT, &err));
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1, .in_flight = 1};
-    rp_sampler *sampler = must(rp_sampler_new(client, "a", &options, &err));
+    rp_sampler *sampler = must(rp_sampler_new(client, "a", OPTIONS(rp_sampler, .batch_size = 1, .in_flight = 1), &err));
     assert_true(fakepeer_await(peer, &peer->samples, 1));
     ok(rp_sampler_stop(sampler, &err));
     assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_END_OF_STREAM);

@@ -10,9 +10,8 @@ static const rp_column columns[] = {
 
 static void set_up(struct writer_fixture *f)
 {
-    rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 2, .keep_alive = 8};
     writer_fixture_start(f);
-    writer_fixture_open(f, columns, 2, &options);
+    writer_fixture_open(f, columns, 2, OPTIONS(rp_writer, .chunk_length = 2, .keep_alive = 8));
 }
 
 static void add_pattern(struct writer_fixture *f, const char *table, uint32_t steps, const rp_condition *conditions,
@@ -52,58 +51,6 @@ CASE(every_step_as_soon_as_it_fits)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.layouts), 1);
 }
 
-CASE(the_end_of_an_episode)
-{
-    const rp_condition last = {.kind = RP_WHEN_END_OF_EPISODE};
-    const rp_condition last_of_long[] = {last, {.kind = RP_WHEN_MIN_STEPS, .a = 6}};
-    add_pattern(f, "a", 1, &last, 1);
-    add_pattern(f, "b", 5, last_of_long, 2);
-    run(f, 5);
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 0);
-    end(f);
-    run(f, 7);
-    end(f);
-    end(f); /* an empty episode is none */
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[0]), 2);
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[1]), 1);
-    rp_writer_info info = {.struct_size = sizeof info};
-    rp_writer_get_info(f->writer, &info, NULL);
-    assert_int_equal(info.episode, 2);
-}
-
-CASE(absent_values_make_no_item)
-{
-    float x = 1;
-    const void *values[] = {NULL, &x};
-    add_pattern(f, "a", 2, NULL, 0);
-    run(f, 3);
-    assert_int_equal(rp_writer_append(f->writer, values, 0, &err), RP_OK);
-    run(f, 3);
-    end(f);
-    /* After steps 2, 3, 6 and 7. */
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 4);
-}
-
-CASE(a_time_out_takes_no_step)
-{
-    rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 2, .keep_alive = 4};
-    rp_writer_destroy(&f->writer, 0, NULL);
-    fakepeer_set(&f->peer, &f->peer.hold, true);
-    f->writer = rp_writer_new(f->client, columns, 2, &options, 5000, &err);
-    add_pattern(f, "a", 1, NULL, 0);
-    run(f, 2);
-    float x = 0;
-    const void *values[] = {&x, &x};
-    assert_int_equal(rp_writer_append(f->writer, values, 30, &err), RP_DEADLINE_EXCEEDED);
-    rp_writer_info info = {.struct_size = sizeof info};
-    rp_writer_get_info(f->writer, &info, NULL);
-    assert_int_equal(info.steps, 2);
-    fakepeer_release(&f->peer);
-    run(f, 1);
-    end(f);
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.resolved[0]), 3);
-}
-
 /* ---- random patterns against a model that keeps everything */
 
 enum { MODEL_PATTERNS = 6, MODEL_CONDITIONS = 3, MODEL_STEPS = 30, MODEL_COLUMNS = 5 };
@@ -126,7 +73,8 @@ struct model {
     struct model_pattern patterns[MODEL_PATTERNS];
     long double newest[MODEL_COLUMNS]; /* exact for every value here */
     bool absent[MODEL_COLUMNS];
-    uint64_t steps, items;
+    uint64_t steps, items[FAKEPEER_TABLES], episodes;
+    uint64_t whole; /* newest steps that have a value in column 0, of which the slices are */
 };
 
 static bool model_compares(long double value, uint64_t compare, long double number)
@@ -153,14 +101,14 @@ static bool model_holds(const struct model *self, const struct model_pattern *pa
              (self->absent[c->column] || !model_compares(self->newest[c->column], c->a, (long double)c->number))))
             return false;
     }
-    return at_end == end && self->steps >= pattern->depth;
+    return at_end == end && self->whole >= pattern->depth;
 }
 
 static void model_apply(struct model *self, bool end)
 {
     for (uint32_t i = 0; i < MODEL_PATTERNS; i++)
         if (model_holds(self, &self->patterns[i], end)) {
-            self->items++;
+            self->items[i % FAKEPEER_TABLES]++;
             self->patterns[i].last = self->steps;
         }
 }
@@ -202,7 +150,7 @@ static void random_patterns(struct writer_fixture *f, struct model *model, struc
         pattern->n = (uint32_t)rng_below(rng, MODEL_CONDITIONS + 1);
         for (uint32_t c = 0; c < pattern->n; c++)
             pattern->conditions[c] = random_condition(rng);
-        add_pattern(f, "a", pattern->depth, pattern->conditions, pattern->n);
+        add_pattern(f, i % FAKEPEER_TABLES ? "b" : "a", pattern->depth, pattern->conditions, pattern->n);
     }
 }
 
@@ -220,22 +168,32 @@ static void random_step(struct writer_fixture *f, struct model *model, struct rn
     const long double exact[MODEL_COLUMNS] = {(long double)x, (long double)i64, (long double)u8, (long double)f64,
                                               (long double)u64};
     for (uint32_t i = 0; i < MODEL_COLUMNS; i++) {
-        model->absent[i] = i > 0 && rng_below(rng, 8) == 0; /* the slices are of column 0 */
+        model->absent[i] = rng_below(rng, i ? 8 : 30) == 0 && (i < MODEL_COLUMNS - 1 || !model->absent[0]);
         values[i] = model->absent[i] ? NULL : values[i];
         model->newest[i] = exact[i];
     }
     assert_int_equal(rp_writer_append(f->writer, values, 5000, &err), RP_OK);
     model->steps++;
+    model->whole = model->absent[0] ? 0 : model->whole + 1;
     model_apply(model, false);
 }
 
-static void agrees(struct writer_fixture *f, const struct model *model, uint64_t seed)
+static void same(uint64_t items, uint64_t wanted, uint64_t seed, const struct model *model, const char *where)
+{
+    if (items != wanted)
+        fail_msg("seed %llu, step %llu: %llu items%s, the model has %llu", (unsigned long long)seed,
+                 (unsigned long long)model->steps, (unsigned long long)items, where, (unsigned long long)wanted);
+}
+
+/* ended: all items have arrived. */
+static void agrees(struct writer_fixture *f, const struct model *model, uint64_t seed, bool ended)
 {
     rp_writer_info info = {.struct_size = sizeof info};
     assert_int_equal(rp_writer_get_info(f->writer, &info, NULL), RP_OK);
-    if (info.created != model->items)
-        fail_msg("seed %llu, step %llu: %llu items, the model has %llu", (unsigned long long)seed,
-                 (unsigned long long)model->steps, (unsigned long long)info.created, (unsigned long long)model->items);
+    assert_int_equal(info.episode, model->episodes);
+    same(info.created, model->items[0] + model->items[1], seed, model, "");
+    for (uint32_t t = 0; ended && t < FAKEPEER_TABLES; t++)
+        same(fakepeer_read(&f->peer, &f->peer.arrived[t]), model->items[t], seed, model, t ? " in b" : " in a");
 }
 
 CASE(random_patterns_agree_with_a_model)
@@ -251,74 +209,68 @@ CASE(random_patterns_agree_with_a_model)
         random_patterns(f, &model, &rng);
         for (uint32_t i = 0; i < MODEL_STEPS; i++) {
             random_step(f, &model, &rng);
-            agrees(f, &model, seed);
+            agrees(f, &model, seed, false);
             if (rng_below(&rng, 10) > 0)
                 continue;
             model_apply(&model, true);
             end(f);
-            agrees(f, &model, seed);
-            model.steps = 0;
+            end(f); /* an empty episode is none */
+            model.episodes++;
+            agrees(f, &model, seed, true);
+            model.steps = model.whole = 0;
             for (uint32_t p = 0; p < MODEL_PATTERNS; p++)
                 model.patterns[p].last = 0;
         }
     }
 }
 
-CASE(bad_conditions_are_refused)
+CASE(bad_patterns_are_refused)
 {
-    rp_slice slice = {.column = 0, .start = -1};
-    rp_condition c = {.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = 1};
-    rp_pattern pattern = {
-        .table = "a", .priority = 1, .slices = &slice, .n_slices = 1, .conditions = &c, .n_conditions = 1};
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_OK);
-    c.column = 2;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    c.column = 0;
-    c.a = 7;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    c.a = RP_COMPARE_EQ;
-    c.number = NAN;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    c.kind = 7;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
+    static const struct {
+        const char *table;
+        double priority;
+        rp_slice slice;
+        rp_condition condition;
+        rp_status status;
+    } bad[] = {
+        {"a", 1, {.start = -9}, {0}, RP_INVALID_ARGUMENT},
+        {"a", 1, {.start = 0}, {0}, RP_INVALID_ARGUMENT},
+        {"a", 1, {.start = -1, .column = 2}, {0}, RP_INVALID_ARGUMENT},
+        {"a", 1, {.start = -1, .count = 2}, {0}, RP_INVALID_ARGUMENT},
+        {"c", 1, {.start = -1}, {0}, RP_NOT_FOUND},
+        {"a", -1, {.start = -1}, {0}, RP_INVALID_ARGUMENT},
+        {"a", 1, {.start = -1}, {.kind = RP_WHEN_STEP_MODULO, .a = 3, .b = 3}, RP_INVALID_ARGUMENT},
+        {"a", 1, {.start = -1}, {.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .column = 2}, RP_INVALID_ARGUMENT},
+        {"a", 1, {.start = -1}, {.kind = RP_WHEN_VALUE, .a = 7}, RP_INVALID_ARGUMENT},
+        {"a", 1, {.start = -1}, {.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = NAN}, RP_INVALID_ARGUMENT},
+        {"a", 1, {.start = -1}, {.kind = 7, .a = RP_COMPARE_EQ}, RP_INVALID_ARGUMENT},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const rp_pattern pattern = {.table = bad[i].table,
+                                    .priority = bad[i].priority,
+                                    .slices = &bad[i].slice,
+                                    .n_slices = 1,
+                                    .conditions = &bad[i].condition,
+                                    .n_conditions = bad[i].condition.kind != 0};
+        assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), bad[i].status);
+        if (i == 0)
+            assert_string_equal(err.text, "a slice starts 9 steps back, but keep_alive is 8");
+    }
+    run(f, 4);
+    end(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);
+    /* Values are compared in columns of one number that C has a type for. */
+    rp_condition condition = {.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .column = 1};
+    add_pattern(f, "a", 1, &condition, 1);
     static const rp_column others[] = {
         {.name = "pair", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {2}},
         {.name = "half", .dtype = RP_DTYPE_FLOAT16, .codec = RP_CODEC_AUTO},
     };
     rp_writer_destroy(&f->writer, 5000, NULL);
     f->writer = rp_writer_new(f->client, others, 2, NULL, 5000, &err);
-    c = (rp_condition){.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = 1};
-    for (c.column = 0; c.column < 2; c.column++)
+    const rp_slice slice = {.start = -1};
+    const rp_pattern pattern = {
+        .table = "a", .priority = 1, .slices = &slice, .n_slices = 1, .conditions = &condition, .n_conditions = 1};
+    for (condition.column = 0; condition.column < 2; condition.column++)
         assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-}
-
-CASE(bad_patterns_are_refused)
-{
-    rp_slice slice = {.column = 0, .start = -1};
-    rp_condition never = {.kind = RP_WHEN_STEP_MODULO, .a = 3, .b = 3};
-    rp_pattern pattern = {.table = "a", .priority = 1, .slices = &slice, .n_slices = 1};
-    slice.start = -9;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    assert_string_equal(err.text, "a slice starts 9 steps back, but keep_alive is 8");
-    slice.start = 0;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    slice.start = -1;
-    slice.column = 2;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    slice.column = 0;
-    slice.count = 2;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    slice.count = 1;
-    pattern.conditions = &never;
-    pattern.n_conditions = 1;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    pattern.n_conditions = 0;
-    pattern.table = "c";
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_NOT_FOUND);
-    pattern.table = "a";
-    pattern.priority = -1;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
-    run(f, 4);
-    end(f);
-    assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);
 }

@@ -1,10 +1,12 @@
 /* Every public call that takes a time-out: any number is allowed, the call ends in time, and rp_wait_set ends it before. */
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "proto/base/clock.h"
-#include "replay/collective.h"
-#include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/fakepeer.h"
+#include "tests/support/scoped.h"
 
 #define SLACK_MS 400 /* for a busy machine */
 
@@ -12,10 +14,10 @@
 struct fixture {
     struct fakepeer peer;
     rp_server *server;
-    rp_client *client, *real;
-    rp_writer *writer; /* at its limit of items in flight */
-    rp_writer *ruled;  /* the same, with a pattern for each step, and one for the end of an episode */
-    rp_writer *begun;  /* the same, within a step */
+    rp_client *client, *real, *lost; /* lost: nobody is at its endpoint */
+    rp_writer *writer;               /* at its limit of items in flight */
+    rp_writer *ruled;                /* the same, with a pattern for each step, and one for the end of an episode */
+    rp_writer *begun;                /* the same, within a step */
     rp_sampler *sampler, *demand;
     rp_updater *updater; /* at its limit of requests in flight */
     rp_publisher *publisher;
@@ -34,13 +36,30 @@ static int64_t now_ms(void)
     return clock_ns() / NS_PER_MS;
 }
 
+struct row {
+    const char *name;
+    rp_status (*call)(struct fixture *f, int64_t ms);
+    int32_t grace_ms; /* beyond the time-out, if the broker is connected and silent; -1: 10 s, not tested */
+};
+
+#define ROWS 64u
+static struct row rows[ROWS];
+static uint32_t n_rows; /* set_up checks that they fit */
+
+static void add_row(struct row row)
+{
+    if (n_rows < ROWS)
+        rows[n_rows] = row;
+    n_rows++;
+}
+
 static rp_writer *full_writer(struct fixture *f, bool patterns)
 {
-    rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 2, .keep_alive = 4};
     rp_slice slice = {.start = -1};
     rp_condition end = {.kind = RP_WHEN_END_OF_EPISODE};
     rp_pattern each = {.table = "a", .priority = 1, .slices = &slice, .n_slices = 1}, last = each;
-    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, &options, WAIT, &err));
+    rp_writer *writer = must(rp_writer_new(f->client, &column, 1,
+                                           OPTIONS(rp_writer, .max_in_flight_items = 2, .keep_alive = 4), WAIT, &err));
     assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(rp_writer_item_last(writer, "a", 1, 1, WAIT, NULL, &err), RP_OK);
@@ -55,13 +74,13 @@ static rp_writer *full_writer(struct fixture *f, bool patterns)
 
 static rp_sampler *sampler(struct fixture *f, uint32_t on_demand)
 {
-    rp_sampler_options options = {.struct_size = sizeof options, .on_demand = on_demand};
-    return rp_sampler_new(f->client, "a", &options, NULL);
+    return rp_sampler_new(f->client, "a", OPTIONS(rp_sampler, .on_demand = on_demand), NULL);
 }
 
 static void set_up(struct fixture *f)
 {
     rp_updater_options limits = {.struct_size = sizeof limits, .batch = 1, .in_flight = 1};
+    assert_in_range(n_rows, 1, ROWS);
     fakepeer_start(&f->peer);
     f->peer.heartbeat_ms = 60000;
     f->peer.expiry_ms = 600000;
@@ -69,7 +88,8 @@ static void set_up(struct fixture *f)
     f->client = rp_client_connect(f->peer.endpoint, NULL, WAIT, &err);
     f->server = rp_server_start(NULL, NULL, &err);
     f->real = rp_client_connect(rp_server_endpoint(f->server), NULL, WAIT, &err);
-    assert_true(f->client && f->real);
+    f->lost = rp_client_open("tcp://127.0.0.1:1", NULL, &err);
+    assert_true(f->client && f->real && f->lost);
     f->writer = full_writer(f, false);
     f->ruled = full_writer(f, true);
     f->begun = full_writer(f, true);
@@ -100,6 +120,7 @@ static void tear_down(struct fixture *f)
     for (int i = 0; i < 2; i++)
         rp_reduce_leave(&f->members[i], WAIT, NULL);
     rp_client_destroy(&f->client);
+    rp_client_destroy(&f->lost);
     rp_client_destroy(&f->real);
     rp_server_stop(&f->server);
     fakepeer_stop(&f->peer);
@@ -112,85 +133,53 @@ static rp_status status_of(const void *made)
     return made ? RP_OK : (rp_status)err.status;
 }
 
-#define CALL(name, ...)                                                                                                \
-    static rp_status name(struct fixture *f, int64_t ms)                                                               \
+/* A call that takes a time-out of ms. */
+#define CALL(title, grace, ...)                                                                                        \
+    static rp_status title(struct fixture *f, int64_t ms)                                                              \
     {                                                                                                                  \
         (void)f;                                                                                                       \
         __VA_ARGS__                                                                                                    \
+    }                                                                                                                  \
+    __attribute__((constructor)) static void add_##title(void)                                                         \
+    {                                                                                                                  \
+        add_row((struct row){"rp_" #title, title, grace});                                                             \
     }
 
-CALL(client_connect, rp_client *made = rp_client_connect("tcp://127.0.0.1:1", NULL, ms, &err); return status_of(made);)
-CALL(writer_new, rp_writer *made = rp_writer_new(f->client, &column, 1, NULL, ms, &err); return status_of(made);)
-CALL(writer_append, return rp_writer_append(f->ruled, values, ms, &err);)
-CALL(writer_end_step, return rp_writer_end_step(f->begun, ms, &err);)
-CALL(writer_item, rp_slice slice = {.start = -1}; return rp_writer_item(f->writer, "a", 1, &slice, 1, ms, NULL, &err);)
-CALL(writer_item_last, return rp_writer_item_last(f->writer, "a", 1, 1, ms, NULL, &err);)
-CALL(writer_flush, return rp_writer_flush(f->writer, 0, ms, &err);)
-CALL(writer_end_episode, return rp_writer_end_episode(f->ruled, RP_END_GO, ms, &err);)
-CALL(sampler_next, rp_batch *batch; return rp_sampler_next(f->sampler, &batch, ms, &err);)
-CALL(demand_next, rp_batch *batch; return rp_sampler_next(f->demand, &batch, ms, &err);)
-CALL(priorities_update, return rp_priorities_update(f->client, "a", &key, &priority, 1, ms, NULL, &err);)
-CALL(items_delete, return rp_items_delete(f->client, "a", &key, 1, ms, NULL, &err);)
-CALL(updater_add, return rp_updater_add(f->updater, &key, &priority, 1, ms, NULL, &err);)
-CALL(updater_flush, return rp_updater_flush(f->updater, ms, NULL, &err);)
-CALL(params_put, return rp_params_put(f->client, "slot", &one, sizeof one, ms, NULL, &err);)
-CALL(params_get, rp_params *params; return rp_params_get(f->real, "never", 0, ms, &params, &err);)
-CALL(publisher_flush, return rp_publisher_flush(f->publisher, ms, NULL, &err);)
-CALL(subscriber_take, rp_params *params; return rp_subscriber_take(f->subscriber, ms, &params, &err);)
-CALL(counter_add, return rp_counter_add(f->client, "n", 1, ms, NULL, &err);)
-CALL(counter_read, return rp_counter_read(f->client, "n", ms, NULL, &err);)
-CALL(counter_end, rp_addition *addition = rp_counter_begin(f->client, "n", 1, &err);
+CALL(client_connect, 0, rp_client *made = rp_client_connect("tcp://127.0.0.1:1", NULL, ms, &err);
+     return status_of(made);)
+CALL(client_wait, 0, return rp_client_wait(f->lost, ms, &err);)
+CALL(writer_new, 0, rp_writer *made = rp_writer_new(f->client, &column, 1, NULL, ms, &err); return status_of(made);)
+CALL(writer_append, 0, return rp_writer_append(f->ruled, values, ms, &err);)
+CALL(writer_end_step, 0, return rp_writer_end_step(f->begun, ms, &err);)
+CALL(writer_item, 0, rp_slice slice = {.start = -1};
+     return rp_writer_item(f->writer, "a", 1, &slice, 1, ms, NULL, &err);)
+CALL(writer_item_last, 0, return rp_writer_item_last(f->writer, "a", 1, 1, ms, NULL, &err);)
+CALL(writer_flush, 0, return rp_writer_flush(f->writer, 0, ms, &err);)
+CALL(writer_end_episode, 0, return rp_writer_end_episode(f->ruled, RP_END_GO, ms, &err);)
+CALL(sampler_next, 0, rp_batch *batch; return rp_sampler_next(f->sampler, &batch, ms, &err);)
+CALL(sampler_next_on_demand, -1, rp_batch *batch; return rp_sampler_next(f->demand, &batch, ms, &err);)
+CALL(priorities_update, 0, return rp_priorities_update(f->client, "a", &key, &priority, 1, ms, NULL, &err);)
+CALL(items_delete, 0, return rp_items_delete(f->client, "a", &key, 1, ms, NULL, &err);)
+CALL(updater_add, 0, return rp_updater_add(f->updater, &key, &priority, 1, ms, NULL, &err);)
+CALL(updater_flush, 0, return rp_updater_flush(f->updater, ms, NULL, &err);)
+CALL(params_put, 0, return rp_params_put(f->client, "slot", &one, sizeof one, ms, NULL, &err);)
+CALL(params_get, 0, rp_params *params; return rp_params_get(f->real, "never", 0, ms, &params, &err);)
+CALL(publisher_flush, 0, return rp_publisher_flush(f->publisher, ms, NULL, &err);)
+CALL(subscriber_take, 0, rp_params *params; return rp_subscriber_take(f->subscriber, ms, &params, &err);)
+CALL(counter_add, 0, return rp_counter_add(f->client, "n", 1, ms, NULL, &err);)
+CALL(counter_read, 0, return rp_counter_read(f->client, "n", ms, NULL, &err);)
+CALL(counter_end, 0, rp_addition *addition = rp_counter_begin(f->client, "n", 1, &err);
      rp_status status = rp_counter_end(&addition, ms, NULL, &err); rp_counter_forget(&addition); return status;)
-CALL(reduce_join, rp_reduce *made = rp_reduce_join(f->client, "group", ms, &err); return status_of(made);)
-CALL(reduce_add, float sum = 1; return rp_reduce_add(f->members[0], &sum, 1, -1, ms, NULL, &err);)
-CALL(admin_info, rp_info *info; return rp_admin_info(f->client, NULL, 1, ms, &info, &err);)
-CALL(admin_why, rp_info *info; return rp_admin_why(f->client, ms, &info, &err);)
-CALL(admin_list, rp_info *info; return rp_admin_list(f->client, "a", 0, 1, ms, &info, &err);)
-CALL(admin_fetch, rp_batch *batch; return rp_admin_fetch(f->client, "a", &key, 1, ms, &batch, &err);)
-CALL(admin_reset, return rp_admin_reset(f->client, "a", ms, NULL, &err);)
-CALL(admin_checkpoint, return rp_admin_checkpoint(f->client, ms, NULL, &err);)
-CALL(admin_set_limiter, rp_limiter_change change = {.struct_size = sizeof change};
+CALL(reduce_join, 0, rp_reduce *made = rp_reduce_join(f->client, "group", ms, &err); return status_of(made);)
+CALL(reduce_add, 0, float sum = 1; return rp_reduce_add(f->members[0], &sum, 1, -1, ms, NULL, &err);)
+CALL(admin_info, 0, rp_info *info; return rp_admin_info(f->client, NULL, 1, ms, &info, &err);)
+CALL(admin_why, 0, rp_info *info; return rp_admin_why(f->client, ms, &info, &err);)
+CALL(admin_list, 0, rp_info *info; return rp_admin_list(f->client, "a", 0, 1, ms, &info, &err);)
+CALL(admin_fetch, 0, rp_batch *batch; return rp_admin_fetch(f->client, "a", &key, 1, ms, &batch, &err);)
+CALL(admin_reset, 0, return rp_admin_reset(f->client, "a", ms, NULL, &err);)
+CALL(admin_checkpoint, 2000, return rp_admin_checkpoint(f->client, ms, NULL, &err);)
+CALL(admin_set_limiter, 0, rp_limiter_change change = {.struct_size = sizeof change};
      return rp_admin_set_limiter(f->client, "a", &change, ms, NULL, &err);)
-
-struct row {
-    const char *name;
-    rp_status (*call)(struct fixture *f, int64_t ms);
-    int32_t grace_ms; /* beyond the time-out, if the broker is connected and silent; -1: 10 s, not tested */
-};
-
-static const struct row rows[] = {
-    {"rp_client_connect", client_connect, 0},
-    {"rp_writer_new", writer_new, 0},
-    {"rp_writer_append", writer_append, 0},
-    {"rp_writer_end_step", writer_end_step, 0},
-    {"rp_writer_item", writer_item, 0},
-    {"rp_writer_item_last", writer_item_last, 0},
-    {"rp_writer_flush", writer_flush, 0},
-    {"rp_writer_end_episode", writer_end_episode, 0},
-    {"rp_sampler_next", sampler_next, 0},
-    {"rp_sampler_next on demand", demand_next, -1},
-    {"rp_priorities_update", priorities_update, 0},
-    {"rp_items_delete", items_delete, 0},
-    {"rp_updater_add", updater_add, 0},
-    {"rp_updater_flush", updater_flush, 0},
-    {"rp_params_put", params_put, 0},
-    {"rp_params_get", params_get, 0},
-    {"rp_publisher_flush", publisher_flush, 0},
-    {"rp_subscriber_take", subscriber_take, 0},
-    {"rp_counter_add", counter_add, 0},
-    {"rp_counter_read", counter_read, 0},
-    {"rp_counter_end", counter_end, 0},
-    {"rp_reduce_join", reduce_join, 0},
-    {"rp_reduce_add", reduce_add, 0},
-    {"rp_admin_info", admin_info, 0},
-    {"rp_admin_why", admin_why, 0},
-    {"rp_admin_list", admin_list, 0},
-    {"rp_admin_fetch", admin_fetch, 0},
-    {"rp_admin_reset", admin_reset, 0},
-    {"rp_admin_checkpoint", admin_checkpoint, 2000},
-    {"rp_admin_set_limiter", admin_set_limiter, 0},
-};
-#define N_ROWS (sizeof rows / sizeof rows[0])
 
 /* Makes the call and checks how long it takes. A busy machine makes a call late now and then, but not five times. */
 static rp_status timed(struct fixture *f, const struct row *row, int64_t ms, int64_t least_ms, int64_t most_ms)
@@ -233,7 +222,7 @@ FIXTURE(struct fixture, set_up, tear_down)
 
 CASE(in_time)
 {
-    for (uint32_t i = 0; i < N_ROWS; i++) {
+    for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i].grace_ms < 0)
             continue;
         rp_status status = timed(f, &rows[i], 60, 59, 60 + rows[i].grace_ms + SLACK_MS);
@@ -245,7 +234,7 @@ CASE(in_time)
 
 CASE(polls)
 {
-    for (uint32_t i = 0; i < N_ROWS; i++) {
+    for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i].grace_ms != 0)
             continue;
         rp_status status = timed(f, &rows[i], 0, 0, SLACK_MS);
@@ -255,20 +244,14 @@ CASE(polls)
     nothing_done(f);
 }
 
-static int stop(void *ctx)
-{
-    ++*(int *)ctx;
-    return 1;
-}
-
 /* No number overflows into a time-out that has passed; and each wait can be ended. */
 CASE(without_end)
 {
     static const int64_t long_ms[] = {INT64_MIN, -1, INT64_MAX / 1000000, INT64_MAX - 1000, INT64_MAX};
-    for (uint32_t i = 0; i < N_ROWS; i++)
+    for (uint32_t i = 0; i < n_rows; i++)
         for (uint32_t t = i % 2; t < 5; t += 2) {
             int calls = 0;
-            rp_wait_set(stop, &calls);
+            rp_wait_set(stop_wait, &calls);
             rp_status status =
                 timed(f, &rows[i], long_ms[t], 45, 1000 + SLACK_MS); /* an answer to a cancel may take 1 s */
             rp_wait_set(NULL, NULL);
@@ -305,13 +288,71 @@ CASE(destroy_in_time)
 CASE(options)
 {
     rp_batch *batch;
-    rp_sampler_options options = {.struct_size = sizeof options, .end_after_ms = INT64_MAX};
-    rp_sampler *endless = rp_sampler_new(f->real, "replay", &options, &err);
+    SCOPED(rp_sampler) endless = SAMPLER(f->real, "replay", .end_after_ms = INT64_MAX);
     assert_int_equal(rp_sampler_next(endless, &batch, 60, &err), RP_DEADLINE_EXCEEDED);
-    rp_sampler_destroy(&endless);
-    rp_client_options pauses = {.struct_size = sizeof pauses, .backoff_min_ms = INT64_MAX, .backoff_max_ms = INT64_MAX};
-    assert_null(rp_client_connect("tcp://127.0.0.1:1", &pauses, 60, &err));
-    assert_int_equal(err.status, RP_UNAVAILABLE);
+    must_fail_new(rp_client_connect("tcp://127.0.0.1:1",
+                                    OPTIONS(rp_client, .backoff_min_ms = INT64_MAX, .backoff_max_ms = INT64_MAX), 60,
+                                    &err),
+                  RP_UNAVAILABLE, NULL);
+}
+
+/* A client that was opened connects by itself, however short the waits for it are. */
+CASE(open_and_wait)
+{
+    rp_status status;
+    SCOPED(rp_client) client = must(rp_client_open(rp_server_endpoint(f->server), NULL, &err));
+    wait_until((status = rp_client_wait(client, 0, &err)) != RP_UNAVAILABLE);
+    ok(status);
+    ok(rp_client_wait(client, 0, &err));
+    assert_string_equal(rp_client_table(client, 0), rp_client_table(f->real, 0));
+}
+
+struct waiter {
+    rp_client *client;
+    pthread_t thread;
+    atomic_int looks; /* while it waits */
+    rp_status first, second;
+};
+
+static int count_look(void *ctx)
+{
+    struct waiter *self = ctx;
+    atomic_fetch_add(&self->looks, 1);
+    return 0;
+}
+
+static void *wait_twice(void *ctx)
+{
+    struct waiter *self = ctx;
+    rp_wait_set(count_look, self);
+    self->first = rp_client_wait(self->client, WAIT, NULL);
+    self->second = rp_client_wait(self->client, 0, NULL);
+    return NULL;
+}
+
+/* The broker stands still until both threads wait for it. Nothing fails before they have ended: they use the client. */
+CASE(two_threads_wait_at_once)
+{
+    pthread_mutex_lock(&f->peer.mutex);
+    f->peer.deaf = false;
+    rp_client *client = rp_client_open(f->peer.endpoint, NULL, &err);
+    struct waiter waiters[2] = {{.client = client}, {.client = client}};
+    int started = 0;
+    while (client && started < 2 && pthread_create(&waiters[started].thread, NULL, wait_twice, &waiters[started]) == 0)
+        started++;
+    for (int64_t end = now_ms() + WAIT / 2; started == 2 && now_ms() < end && !(waiters[0].looks && waiters[1].looks);)
+        nanosleep(&(struct timespec){.tv_nsec = 2 * NS_PER_MS}, NULL);
+    pthread_mutex_unlock(&f->peer.mutex);
+    for (int i = 0; i < started; i++)
+        pthread_join(waiters[i].thread, NULL);
+    must(client);
+    rp_client_destroy(&client);
+    assert_int_equal(started, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_true(waiters[i].looks > 0);
+        assert_int_equal(waiters[i].first, RP_OK);
+        assert_int_equal(waiters[i].second, RP_OK);
+    }
 }
 
 static int twice(void *ctx)

@@ -103,6 +103,5 @@ CASE(statuses)
     assert_int_equal(rp_writer_row(f->writer, 0, INT64_MIN, &row, &err), RP_NOT_FOUND);
     assert_int_equal(rp_writer_row(f->writer, 0, INT64_MAX, &row, &err), RP_NOT_FOUND);
     rp_writer_options huge = {.struct_size = sizeof huge, .keep_alive = UINT64_MAX, .history = 1};
-    assert_null(rp_writer_new(f->client, columns, 2, &huge, 5000, &err));
-    assert_int_equal(err.status, RP_NO_MEMORY);
+    must_fail_new(rp_writer_new(f->client, columns, 2, &huge, 5000, &err), RP_NO_MEMORY, NULL);
 }

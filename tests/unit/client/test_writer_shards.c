@@ -1,6 +1,4 @@
 /* A writer over several shards: waits over all of its lanes. The shards are scripted, so that they confirm items when they are told to. */
-#include <time.h>
-
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
 #include "replay/writer.h"
@@ -34,26 +32,31 @@ static void tear_down(struct fixture *f)
     fakeshards_stop(&f->shards);
 }
 
-/* Writes items, an episode for each: the better of two makes their numbers about equal. Waits until all have arrived. */
-static void insert(struct fixture *f)
+/* Writes items, an episode for each: the better of two makes their numbers about equal. */
+static void write_items(struct fixture *f)
 {
-    uint64_t arrived = 0;
-    f->writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &err));
     for (int32_t i = 0; i < (int32_t)ITEMS; i++) {
         const void *value = &i;
         ok(rp_writer_append(f->writer, &value, WAIT, &err));
         ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT, NULL, &err));
         ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err));
     }
+}
+
+static uint64_t arrived(struct fixture *f)
+{
+    uint64_t items = 0;
+    for (uint32_t i = 0; i < SHARDS; i++)
+        items += fakepeer_read(&f->shards.peers[i], &f->shards.peers[i].items);
+    return items;
+}
+
+static void insert(struct fixture *f)
+{
+    f->writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &err));
+    write_items(f);
     assert_int_equal(rp_writer_flush(f->writer, 0, 0, &err), RP_DEADLINE_EXCEEDED); /* sends what is collected */
-    struct timespec pause = {.tv_nsec = NS_PER_MS};
-    for (uint32_t tries = 0; arrived < ITEMS && tries < WAIT; tries++) {
-        nanosleep(&pause, NULL);
-        arrived = 0;
-        for (uint32_t i = 0; i < SHARDS; i++)
-            arrived += fakepeer_read(&f->shards.peers[i], &f->shards.peers[i].items);
-    }
-    assert_int_equal(arrived, ITEMS);
+    wait_until(arrived(f) == ITEMS);
 }
 
 /* ---- flush ---- */
@@ -77,9 +80,9 @@ CASE(a_flush_leaves_items_of_any_lane)
     uint64_t kept = fakepeer_read(&f->shards.peers[0], &f->shards.peers[0].items);
     assert_in_range(kept, 1, ITEMS - 1);
     rp_wait_set(release_two, f);
-    int64_t start = conn_now();
+    int64_t start = clock_ns();
     ok(rp_writer_flush(f->writer, kept, WAIT, &err));
-    assert_true(conn_now() - start < (WAIT - 500) * NS_PER_MS); /* not at the end of the time */
+    assert_true(clock_ns() - start < (WAIT - 500) * NS_PER_MS); /* not at the end of the time */
     ok(rp_writer_get_info(f->writer, &info, &err));
     assert_int_equal(info.unconfirmed, kept);
 }
@@ -123,15 +126,9 @@ CASE(a_stop_ends_the_wait_for_all_lanes)
 /* A shard that is connected and silent does not hold a writer up that has a session elsewhere. */
 CASE(a_silent_shard_opens_later)
 {
-    int32_t zero = 0;
-    const void *value = &zero;
     fakepeer_set(&f->shards.peers[1], &f->shards.peers[1].deaf, true);
     f->writer = must(rp_writer_new(f->client, &column, 1, NULL, 300, &err));
-    for (uint32_t i = 0; i < ITEMS; i++) {
-        ok(rp_writer_append(f->writer, &value, WAIT, &err));
-        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT, NULL, &err));
-        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err));
-    }
+    write_items(f);
     for (uint32_t i = 0; i < SHARDS; i += 2)
         fakepeer_release(&f->shards.peers[i]);
     ok(rp_writer_flush(f->writer, 0, WAIT, &err));

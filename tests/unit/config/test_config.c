@@ -6,22 +6,18 @@
 
 TEST(defaults_are_those_of_the_reference)
 {
-    struct broker_config config;
-    char problems[1000];
-    assert_true(embed_read_config("tables: [{name: a}]\n", &config, problems, sizeof problems));
-    assert_string_equal(config.service, "tcp://127.0.0.1:7600");
-    assert_int_equal(config.memory_limit, INT64_C(4) << 30);
-    assert_int_equal(config_ingest_budget(&config), INT64_C(512) << 20);
-    assert_int_equal(config.expiry_ns, 30 * NS_PER_S);
-    assert_int_equal(config.tables.count, 1);
-    const struct table_config *table = config.tables.data;
+    assert_string_equal(embed_problems("tables: [{name: a}]\n"), "");
+    assert_string_equal(embed_config.service, "tcp://127.0.0.1:7600");
+    assert_int_equal(embed_config.memory_limit, INT64_C(4) << 30);
+    assert_int_equal(config_ingest_budget(&embed_config), INT64_C(512) << 20);
+    assert_int_equal(embed_config.expiry_ns, 30 * NS_PER_S);
+    assert_int_equal(embed_config.tables.count, 1);
+    const struct table_config *table = embed_config.tables.data;
     assert_int_equal(table->max_size, 1000000);
     assert_string_equal(table->sampler.kind, "uniform");
     assert_string_equal(table->remover.kind, "fifo");
     assert_int_equal(table->limiter.kind, LIMITER_MIN_SIZE);
-    schema_free(&broker_schema, &config);
-    assert_true(embed_read_config(broker_default_yaml, &config, problems, sizeof problems));
-    schema_free(&broker_schema, &config);
+    assert_string_equal(embed_problems(broker_default_yaml), "");
 }
 
 /* A broker without keys that can be reached does not start, and says where. */
@@ -31,31 +27,21 @@ TEST(the_open_endpoint_is_named)
                                        "http: 0.0.0.0:4", "shards: [tcp://10.0.0.6:7600, tcp://127.0.0.1:7610]"};
     static const char *const named[] = {"service: tcp://*:1", "ingest: tcp://10.0.0.5:2", "events: tcp://0.0.0.0:3",
                                         "http: 0.0.0.0:4", "shards: tcp://10.0.0.6:7600"};
-    struct broker_config config;
-    char problems[1000], text[200];
     for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
-        snprintf(text, sizeof text, "%s\ntables: [{name: a}]\n", open[i]);
-        if (!embed_read_config(text, &config, problems, sizeof problems))
-            fail_msg("%s", problems);
+        assert_string_equal(embed_problems(textf("%s\ntables: [{name: a}]\n", open[i])), "");
         err = (rp_error){0};
-        assert_int_equal(config_check_keys(&config, &err), RP_FAILED_PRECONDITION);
+        assert_int_equal(config_check_keys(&embed_config, &err), RP_FAILED_PRECONDITION);
         assert_has(err.text, named[i]);
-        schema_free(&broker_schema, &config);
     }
 }
 
 /* A value of a key at the top, which is refused at its place, or not. */
 static void check_value(const char *key, const char *value, bool right)
 {
-    struct broker_config config;
-    char problems[1000], text[200], place[100];
-    snprintf(text, sizeof text, "%s: %s\ntables: [{name: a}]\n", key, value);
-    snprintf(place, sizeof place, ":1:%zu: %s: ", strlen(key) + 3, key);
-    assert_int_equal(embed_read_config(text, &config, problems, sizeof problems), right);
-    if (right)
-        schema_free(&broker_schema, &config);
-    else
-        assert_has(problems, place);
+    const char *problems = embed_problems(textf("%s: %s\ntables: [{name: a}]\n", key, value));
+    assert_int_equal(problems[0] == '\0', right);
+    if (!right)
+        assert_has(problems, textf(":1:%zu: %s: ", strlen(key) + 3, key));
 }
 
 TEST(hosts_and_endpoints_are_checked)
@@ -92,28 +78,10 @@ TEST(keys_are_checked_against_each_other)
                                "    remover: {kind: prioritized, exponnt: 1}\n"                    /* 12 */
                                "  - name: d\n"                                                     /* 13 */
                                "    limiter: {kind: sample_to_insert_ratio, error_buffer: 0.5}\n"; /* 14 */
-    static const char *const wants[] = {"test.yaml:1:",
-                                        "at most memory_limit",
-                                        "checkpoint.keep: a journal starts",
-                                        "test.yaml:6:",
-                                        "(did you mean 'prioritized'?)",
-                                        "test.yaml:7:",
-                                        "'a' is taken by tables[0]",
-                                        "test.yaml:8:",
-                                        "can never be reached",
-                                        "test.yaml:11:",
-                                        "float23",
-                                        "must be positive",
-                                        "test.yaml:12:",
-                                        "exponnt",
-                                        "test.yaml:14:",
-                                        "error_buffer 0.5 is too small"};
-    struct broker_config config;
-    char problems[4000];
-    assert_false(embed_read_config(yaml, &config, problems, sizeof problems));
-    schema_free(&broker_schema, &config);
-    for (uint32_t i = 0; i < sizeof wants / sizeof wants[0]; i++)
-        assert_has(problems, wants[i]);
+    HAS(embed_problems(yaml), "test.yaml:1:", "at most memory_limit", "checkpoint.keep: a journal starts",
+        "test.yaml:6:", "(did you mean 'prioritized'?)", "test.yaml:7:", "'a' is taken by tables[0]",
+        "test.yaml:8:", "can never be reached", "test.yaml:11:", "float23", "must be positive",
+        "test.yaml:12:", "exponnt", "test.yaml:14:", "error_buffer 0.5 is too small");
 }
 
 TEST(a_table_of_dead_items_is_another_one)
@@ -131,50 +99,34 @@ TEST(a_table_of_dead_items_is_another_one)
         {"max_deliveries: 3, dead_table: dead", "write max_times_sampled: 1"},
     };
     for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct broker_config config;
-        char yaml[400], problems[1000];
-        snprintf(yaml, sizeof yaml, "tables:\n  - {name: t, %s}\n  - {name: dead}\n", rows[i].table);
-        bool good = embed_read_config(yaml, &config, problems, sizeof problems);
-        assert_int_equal(good, !rows[i].problem);
-        if (!good)
+        const char *problems = embed_problems(textf("tables:\n  - {name: t, %s}\n  - {name: dead}\n", rows[i].table));
+        assert_int_equal(problems[0] == '\0', !rows[i].problem);
+        if (rows[i].problem)
             assert_has(problems, rows[i].problem);
-        schema_free(&broker_schema, &config);
     }
 }
 
-/* n tables with metadata of so many bytes each. */
-static bool read_metadata(uint32_t n, size_t bytes, char *problems, size_t size)
+/* Reads n tables with metadata of so many bytes each. */
+static const char *read_metadata(uint32_t n, size_t bytes)
 {
-    struct broker_config config;
-    char *yaml = NULL;
-    size_t length;
-    FILE *file = open_memstream(&yaml, &length);
-    fprintf(file, "tables:\n");
-    for (uint32_t i = 0; i < n; i++) {
-        fprintf(file, "  - {name: t%u, metadata: '", i);
-        for (size_t b = 0; b < bytes; b++)
-            fputc('m', file);
-        fprintf(file, "'}\n");
-    }
-    fclose(file);
-    bool ok = embed_read_config(yaml, &config, problems, size);
-    if (ok)
-        assert_int_equal(strlen(((const struct table_config *)config.tables.data)[0].metadata), bytes);
-    schema_free(&broker_schema, &config);
-    free(yaml);
-    return ok;
+    static char m[CONFIG_METADATA_MOST + 1];
+    const char *yaml = "tables:\n";
+    memset(m, 'm', sizeof m);
+    for (uint32_t i = 0; i < n; i++)
+        yaml = textf("%s  - {name: t%u, metadata: '%.*s'}\n", yaml, i, (int)bytes, m);
+    const char *problems = embed_problems(yaml);
+    if (!problems[0])
+        assert_int_equal(strlen(((const struct table_config *)embed_config.tables.data)[0].metadata), bytes);
+    return problems;
 }
 
 TEST(metadata_is_bounded)
 {
-    char problems[4000];
-    assert_true(read_metadata(1, 0, problems, sizeof problems));
-    assert_true(read_metadata(1, CONFIG_METADATA_MOST, problems, sizeof problems));
-    assert_false(read_metadata(1, CONFIG_METADATA_MOST + 1, problems, sizeof problems));
-    assert_has(problems, "65537");
-    assert_true(read_metadata(15, CONFIG_METADATA_MOST, problems, sizeof problems));
-    assert_false(read_metadata(16, CONFIG_METADATA_MOST, problems, sizeof problems));
-    assert_has(problems, "1024 KiB"); /* the whole file */
+    assert_string_equal(read_metadata(1, 0), "");
+    assert_string_equal(read_metadata(1, CONFIG_METADATA_MOST), "");
+    assert_has(read_metadata(1, CONFIG_METADATA_MOST + 1), "65537");
+    assert_string_equal(read_metadata(15, CONFIG_METADATA_MOST), "");
+    assert_has(read_metadata(16, CONFIG_METADATA_MOST), "1024 KiB"); /* the whole file */
 }
 
 TEST(what_is_printed_reads_back_to_the_same)
@@ -188,18 +140,13 @@ TEST(what_is_printed_reads_back_to_the_same)
         "    signature: {x: [float32, 0, 4]}\n"
         "    metadata: \"{'a': [1]}\\n\\x01 \\\"b\\\" # \\U0001F600\"\n"
         "    extensions: [{kind: statistics}, {kind: priority_diffusion, radius: 2}]\n  - name: b\n";
-    struct broker_config config, again;
-    char problems[2000];
-    assert_true(embed_read_config(yaml, &config, problems, sizeof problems));
-    const char *first = PRINTED(schema_print(&broker_schema, &config, printing));
-    if (!embed_read_config(first, &again, problems, sizeof problems))
-        fail_msg("%s", problems);
-    assert_string_equal(first, PRINTED(schema_print(&broker_schema, &again, printing)));
-    const struct table_config *table = again.tables.data;
+    assert_string_equal(embed_problems(yaml), "");
+    const char *first = PRINTED(schema_print(&broker_schema, &embed_config, printing));
+    assert_string_equal(embed_problems(first), "");
+    assert_string_equal(first, PRINTED(schema_print(&broker_schema, &embed_config, printing)));
+    const struct table_config *table = embed_config.tables.data;
     assert_string_equal(table->name, "odd: \"name\"");
     assert_string_equal(table->metadata, "{'a': [1]}\n\001 \"b\" # \xf0\x9f\x98\x80");
     assert_true(table->limiter.min_diff == -5.0);
-    assert_int_equal(again.plugins.count, 2);
-    schema_free(&broker_schema, &config);
-    schema_free(&broker_schema, &again);
+    assert_int_equal(embed_config.plugins.count, 2);
 }

@@ -15,44 +15,37 @@
     "min_diff: -40}}\n"                                                                                                \
     "  - {name: q, max_size: 9, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
 
-static struct broker_config config;
-
 static void load(const char *yaml)
 {
-    char problems[2000];
-    if (!embed_read_config(yaml, &config, problems, sizeof problems))
-        fail_msg("%s", problems);
+    assert_string_equal(embed_problems(yaml), "");
 }
 
-/* Reads a configuration and becomes one of its shards. */
+/* Reads a configuration and becomes one of its shards, as the parent of several processes says, or the file. */
+static void become_of(const char *yaml, int shard)
+{
+    load(yaml);
+    embed_config.shard = shard;
+    ok(config_become_shard(&embed_config, &err));
+}
+
 static void become(const char *keys, int shard)
 {
-    char yaml[2000];
-    snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
-    load(yaml);
-    config.shard = shard; /* as the parent of several processes says, or the file */
-    ok(config_become_shard(&config, &err));
-}
-
-static void end(void)
-{
-    schema_free(&broker_schema, &config);
+    become_of(textf("%s" TABLES, keys), shard);
 }
 
 TEST(a_shard_takes_its_part)
 {
     become("shards: 4\nmemory_limit: 1GiB\nfolder: /tmp/j\njournal_max: 10MiB\nstorage: {memory: 8MiB}\n", 0);
-    const struct table_config *tables = config.tables.data;
-    assert_int_equal(config.memory_limit, INT64_C(256) << 20);
-    assert_int_equal(config.journal_max, (INT64_C(10) << 20) / 4);
-    assert_int_equal(config.storage_memory, INT64_C(2) << 20);
-    assert_string_equal(config.folder, "/tmp/j/shard-0");
+    const struct table_config *tables = embed_config.tables.data;
+    assert_int_equal(embed_config.memory_limit, INT64_C(256) << 20);
+    assert_int_equal(embed_config.journal_max, (INT64_C(10) << 20) / 4);
+    assert_int_equal(embed_config.storage_memory, INT64_C(2) << 20);
+    assert_string_equal(embed_config.folder, "/tmp/j/shard-0");
     assert_int_equal(tables[0].max_size, 251);
     assert_int_equal(tables[0].max_bytes, (INT64_C(10) << 20) / 4 + 1);
     assert_true(tables[0].limiter.min_size == 3 && tables[0].limiter.error_buffer == 25);
     assert_true(tables[1].limiter.min_diff == -10 && tables[1].limiter.max_diff == 1e18);
     assert_true(tables[2].max_size == 3);
-    end();
 }
 
 /* Otherwise a table over many shards would need more items than the file says, or hold more. */
@@ -62,14 +55,13 @@ TEST(the_parts_of_a_table_add_up)
     int64_t sizes[3] = {0}, bytes = 0;
     for (int shard = 0; shard < 4; shard++) {
         become("shards: 4\n", shard);
-        const struct table_config *tables = config.tables.data;
+        const struct table_config *tables = embed_config.tables.data;
         assert_in_range((uint64_t)tables[0].limiter.min_size, 2, 3);
         sums[0] += tables[0].limiter.min_size;
         sums[1] += tables[1].limiter.min_size;
         bytes += tables[0].max_bytes;
         for (int i = 0; i < 3; i++)
             sizes[i] += tables[i].max_size;
-        end();
     }
     assert_true(sums[0] == 10 && sums[1] == 1);
     assert_true(sizes[0] == 1001 && sizes[1] == 8 && sizes[2] == 9 && bytes == (10 << 20) + 1);
@@ -82,17 +74,12 @@ TEST(the_parts_of_a_batch_add_up)
     static const double parts[2][3] = {{10, 9, 9}, {12, 8, 8}};
     for (int i = 0; i < 2; i++)
         for (int shard = 0; shard < 3; shard++) {
-            char yaml[300];
-            snprintf(yaml, sizeof yaml,
-                     "shards: 3\ntables: [{name: a, sampler: fifo, max_times_sampled: 1, max_lag: 0, %slimiter: {kind: "
-                     "lag, batch: 28}}]\n",
-                     groups[i]);
-            load(yaml);
-            config.shard = shard;
-            ok(config_become_shard(&config, &err));
-            const struct table_config *tables = config.tables.data;
+            become_of(textf("shards: 3\ntables: [{name: a, sampler: fifo, max_times_sampled: 1, max_lag: 0, %slimiter: "
+                            "{kind: lag, batch: 28}}]\n",
+                            groups[i]),
+                      shard);
+            const struct table_config *tables = embed_config.tables.data;
             assert_true(tables[0].limiter.batch == parts[i][shard] && tables[0].limiter.whole == 28);
-            end();
         }
 }
 
@@ -101,11 +88,10 @@ TEST(a_broker_alone_stays_as_it_is)
     static const char *const alone[] = {"", "shards: 1\n", "shards: [tcp://127.0.0.1:1]\n"};
     for (uint32_t i = 0; i < 3; i++) {
         become(alone[i], i == 2 ? 0 : -1);
-        assert_int_equal(config_shards(&config), 1);
-        assert_int_equal(((const struct table_config *)config.tables.data)->max_size, 1001);
-        assert_int_equal(config.settings, 0);
-        assert_string_equal(config.service, i == 2 ? "tcp://127.0.0.1:1" : "tcp://127.0.0.1:7600");
-        end();
+        assert_int_equal(config_shards(&embed_config), 1);
+        assert_int_equal(((const struct table_config *)embed_config.tables.data)->max_size, 1001);
+        assert_int_equal(embed_config.settings, 0);
+        assert_string_equal(embed_config.service, i == 2 ? "tcp://127.0.0.1:1" : "tcp://127.0.0.1:7600");
     }
 }
 
@@ -136,25 +122,19 @@ TEST(each_shard_listens_somewhere_else)
     };
     for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         become(rows[i].keys, rows[i].shard);
-        assert_string_equal(config.service, rows[i].service);
-        assert_string_equal(config.ingest, rows[i].ingest);
-        assert_string_equal(config.events, rows[i].events);
-        assert_string_equal(config.http, rows[i].http);
-        end();
+        assert_string_equal(embed_config.service, rows[i].service);
+        assert_string_equal(embed_config.ingest, rows[i].ingest);
+        assert_string_equal(embed_config.events, rows[i].events);
+        assert_string_equal(embed_config.http, rows[i].http);
     }
-    char problems[500];
-    assert_true(
-        embed_read_config("shards: [tcp://a:1, tcp://b:1]\ntables: [{name: a}]\n", &config, problems, sizeof problems));
-    assert_int_equal(config_become_shard(&config, &err), RP_INVALID_ARGUMENT); /* which of them is it? */
-    end();
+    load("shards: [tcp://a:1, tcp://b:1]\ntables: [{name: a}]\n");
+    assert_int_equal(config_become_shard(&embed_config, &err), RP_INVALID_ARGUMENT); /* which of them is it? */
 }
 
 static uint64_t settings(const char *keys, int shard)
 {
     become(keys, shard);
-    uint64_t hash = config.settings;
-    end();
-    return hash;
+    return embed_config.settings;
 }
 
 TEST(the_hash_covers_tables_and_count_alone)
@@ -164,17 +144,12 @@ TEST(the_hash_covers_tables_and_count_alone)
     assert_true(one == settings("shards: 4\nservice: tcp://*:1\nfolder: /tmp/x\nseed: 5\n", 3));
     assert_true(one == settings("shards: [tcp://a:1, tcp://b:1, tcp://c:1, tcp://d:1]\n", 2));
     assert_true(one != settings("shards: 3\n", 0));
-    char yaml[500];
     static const char *const tables[] = {"max_size: 100", "max_size: 101", "limiter: {kind: none}",
                                          "sampler: {kind: prioritized}", "metadata: x"};
     uint64_t hashes[5];
     for (uint32_t i = 0; i < 5; i++) {
-        snprintf(yaml, sizeof yaml, "shards: 2\ntables: [{name: a, %s}]\n", tables[i]);
-        load(yaml);
-        config.shard = 0;
-        assert_int_equal(config_become_shard(&config, &err), RP_OK);
-        hashes[i] = config.settings;
-        end();
+        become_of(textf("shards: 2\ntables: [{name: a, %s}]\n", tables[i]), 0);
+        hashes[i] = embed_config.settings;
         for (uint32_t k = 0; k < i; k++)
             assert_true(hashes[i] != hashes[k]);
     }
@@ -225,18 +200,12 @@ TEST(what_shards_cannot_do_is_refused)
          "error_buffer: 31}}]\n",
          "tables[0].limiter: "},
     };
-    char problems[2000];
-    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        assert_false(embed_read_config(rows[i].yaml, &config, problems, sizeof problems));
-        if (!strstr(problems, rows[i].place))
-            fail_msg("%s\nsays\n%s", rows[i].yaml, problems);
-    }
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        assert_has(embed_problems(rows[i].yaml), rows[i].place);
     load("shards: 3\nhttp: 127.0.0.1:7597\ningest: ipc:///tmp/i:7600\nevents: tcp://*:7609\ntables: [{name: a}]\n");
-    end();
     load("shards: 4\ntables: [{name: a, remover: min_heap, limiter: {kind: sample_to_insert_ratio, samples_per_insert: "
          "8, "
          "min_size: 100, error_buffer: 32}}]\n");
-    end();
 }
 
 /* One shard that others can reach makes all of them use keys. */
@@ -244,11 +213,9 @@ TEST(one_open_shard_is_enough_for_keys)
 {
     for (int shard = 0; shard < 2; shard++) {
         become("shards: [tcp://127.0.0.1:7700, tcp://10.0.0.7:7700]\n", shard);
-        assert_true(config_uses_curve(&config));
-        end();
+        assert_true(config_uses_curve(&embed_config));
         become("shards: [tcp://127.0.0.1:7700, ipc:///tmp/s]\n", shard);
-        assert_false(config_uses_curve(&config));
-        end();
+        assert_false(config_uses_curve(&embed_config));
     }
 }
 
@@ -256,17 +223,12 @@ TEST(a_count_and_a_list_read_back)
 {
     static const char *const values[] = {"7", "[\"tcp://a:1\", \"tcp://b:1\"]"};
     for (uint32_t i = 0; i < 2; i++) {
-        char yaml[200], want[100];
-        snprintf(yaml, sizeof yaml, "shards: %s\ntables: [{name: a}]\n", values[i]);
-        load(yaml);
-        const char *text = PRINTED(schema_print(&broker_schema, &config, printing));
-        snprintf(want, sizeof want, "\nshards: %s\n", values[i]);
-        assert_non_null(strstr(text, want));
-        end();
+        load(textf("shards: %s\ntables: [{name: a}]\n", values[i]));
+        const char *text = PRINTED(schema_print(&broker_schema, &embed_config, printing));
+        assert_has(text, textf("\nshards: %s\n", values[i]));
         load(text);
-        assert_int_equal(config_shards(&config), i ? 2 : 7);
-        assert_true((config_shard_endpoint(&config, 1) != NULL) == (i == 1));
-        end();
+        assert_int_equal(config_shards(&embed_config), i ? 2 : 7);
+        assert_true((config_shard_endpoint(&embed_config, 1) != NULL) == (i == 1));
     }
 }
 
@@ -321,9 +283,8 @@ TEST(shards_draw_different_numbers)
     uint64_t seeds[3];
     for (int i = 0; i < 3; i++) {
         struct embed embed;
-        char more[200];
-        snprintf(more, sizeof more, "seed: 5\nshards: [ipc:///tmp/a, ipc:///tmp/b]\nshard: %d\n", i % 2);
-        embed_start(&embed, "  - {name: t, max_size: 100}\n", more);
+        embed_start(&embed, "  - {name: t, max_size: 100}\n",
+                    textf("seed: 5\nshards: [ipc:///tmp/a, ipc:///tmp/b]\nshard: %d\n", i % 2));
         seeds[i] = embed_table(&embed, "t")->seed;
         embed_stop(&embed);
     }
@@ -332,12 +293,8 @@ TEST(shards_draw_different_numbers)
 
 static rp_status folder_at(const char *keys, const char *folder)
 {
-    char yaml[2000];
-    snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
-    load(yaml);
-    rp_status status = config_check_folder(&config, tempdir_at(folder), NULL);
-    end();
-    return status;
+    load(textf("%s" TABLES, keys));
+    return config_check_folder(&embed_config, tempdir_at(folder), NULL);
 }
 
 static rp_status folder_of(const char *keys)
@@ -345,37 +302,37 @@ static rp_status folder_of(const char *keys)
     return folder_at(keys, "tables");
 }
 
-static void write_file(const char *path)
-{
-    FILE *file = fopen(tempdir_at(path), "w");
-    assert_non_null(file);
-    fclose(file);
-}
-
 /* An item stays with its shard: another number of shards would leave tables behind without a word. */
 TEST(tables_of_other_shards_are_refused, tempdir_enter, tempdir_leave)
 {
     assert_int_equal(folder_of("shards: 2\n"), RP_OK); /* nothing is there yet */
     assert_int_equal(mkdir(tempdir_at("tables"), 0755), 0);
-    write_file("tables/checkpoint-00000001.replay");
+    file_put(tempdir_at("tables/checkpoint-00000001.replay"), "");
     assert_int_equal(folder_of("shards: 1\n"), RP_OK);
     assert_int_equal(folder_of("shards: 2\n"), RP_FAILED_PRECONDITION);
     assert_int_equal(remove(tempdir_at("tables/checkpoint-00000001.replay")), 0);
     assert_int_equal(mkdir(tempdir_at("tables/shard-0"), 0755), 0);
     assert_int_equal(mkdir(tempdir_at("tables/shard-1"), 0755), 0);
     assert_int_equal(folder_of("shards: 3\n"), RP_OK); /* shards have started, and written nothing */
-    write_file("tables/shard-1/segment-00000001.replay");
+    file_put(tempdir_at("tables/shard-1/segment-00000001.replay"), "");
     assert_int_equal(folder_of("shards: 2\n"), RP_OK);
     assert_int_equal(folder_of("shards: 1\n"), RP_FAILED_PRECONDITION);
     assert_int_equal(folder_of("shards: 3\n"), RP_FAILED_PRECONDITION);
     assert_int_equal(folder_of("shards: 3\ncheckpoint: {load: none}\n"), RP_OK);
     /* A start that fails before all shards have written is one of all shards. */
     load("shards: 3\n" TABLES);
-    config_make_parts(&config, tempdir_at("new/tables"));
-    end();
-    write_file("new/tables/shard-0/segment-00000001.replay");
+    config_make_parts(&embed_config, tempdir_at("new/tables"));
+    file_put(tempdir_at("new/tables/shard-0/segment-00000001.replay"), "");
     assert_int_equal(folder_at("shards: 3\n", "new/tables"), RP_OK);
     assert_int_equal(folder_at("shards: 2\n", "new/tables"), RP_FAILED_PRECONDITION);
-    /* Listed brokers are alone with their folders. */
-    assert_int_equal(folder_of("shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2, tcp://127.0.0.1:3]\n"), RP_OK);
+    /* A listed broker may be the first of several. Data of more shards, or of none, would be left behind. */
+    static const char *const lists[] = {"shards: [ipc://a]\n", "shards: [ipc://a, ipc://b]\nshard: 1\n",
+                                        "shards: [ipc://a, ipc://b, ipc://c]\nshard: 1\n"};
+    assert_int_equal(folder_of(lists[2]), RP_OK);
+    assert_int_equal(folder_of(lists[1]), RP_OK);
+    assert_int_equal(folder_of(lists[0]), RP_FAILED_PRECONDITION);
+    assert_int_equal(folder_at(lists[2], "new/tables"), RP_OK);
+    assert_int_equal(folder_at(lists[1], "new/tables"), RP_FAILED_PRECONDITION);
+    file_put(tempdir_at("tables/checkpoint-00000001.replay"), "");
+    assert_int_equal(folder_of(lists[2]), RP_FAILED_PRECONDITION);
 }

@@ -1,11 +1,9 @@
-#include "broker/disk/load.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "proto/base/error.h"
+#include "broker/checkpoint/loading.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
 
@@ -30,64 +28,22 @@ struct world {
     struct folder folder;
     struct diskfile out; /* the segment that is being written */
     uint64_t items, instance;
-    uint64_t place[64]; /* place[k]: where the record of item k + 1 begins */
-    struct load load;   /* the last one, with this status, */
-    rp_status status;
-    /* and what it gave: keys by slot, and the counter of the table. */
-    uint64_t keys[64], inserts, found;
-    bool named;
+    uint64_t place[64];   /* place[k]: where the record of item k + 1 begins */
+    struct offline state; /* after the last load, */
+    struct load *load;    /* of which this is the report, */
+    rp_status status;     /* with this status */
 };
-
-static void drop_all(void *ctx)
-{
-    struct world *w = ctx;
-    memset(w->keys, 0, sizeof w->keys);
-    w->inserts = w->found = 0;
-    w->named = false;
-}
-
-static void keep_item(struct world *w, const struct entry_insert *insert)
-{
-    assert_true(insert->slot < 40 && insert->key == insert->slot + 1 && insert->priority == (double)insert->key);
-    w->found += !w->keys[insert->slot];
-    w->keys[insert->slot] = insert->key;
-}
-
-/* What checkpoint/restore.c does with items, for one table. */
-static rp_status take(void *ctx, enum load_phase phase, const struct entry_view *entry, rp_error *error)
-{
-    struct world *w = ctx;
-    const struct entry_insert *insert = (const void *)entry->body;
-    const struct entry_slot *slot = (const void *)entry->body;
-    if (entry->type == ENTRY_TABLE && (!w->named || phase == LOAD_CHECKPOINT)) {
-        w->inserts = ((const struct entry_table *)(const void *)entry->body)->limiter.inserts;
-        w->named = true;
-    } else if (entry->type == ENTRY_INSERT) {
-        if (w->keys[insert->slot])
-            return err_set(error, RP_BAD_MESSAGE, "slot %u is taken already", insert->slot);
-        assert_int_equal(phase, LOAD_JOURNAL);
-        keep_item(w, insert);
-        w->inserts++;
-    } else if (entry->type == ENTRY_ITEM) {
-        keep_item(w, insert); /* which it begins with */
-    } else if (entry->type == ENTRY_FREE) {
-        w->found -= w->keys[slot->slot] != 0;
-        w->keys[slot->slot] = 0;
-    } else if (entry->type == ENTRY_END && ((const struct entry_end *)(const void *)entry->body)->items != w->found) {
-        return err_set(error, RP_BAD_MESSAGE, "the checkpoint has another number of items");
-    }
-    return RP_OK;
-}
 
 static void world_open(struct world *w)
 {
     *w = (struct world){.path = diskfile_folder(), .instance = 1};
+    offline_init(&w->state);
     assert_int_equal(folder_open(&w->folder, w->path, true, NULL), RP_OK);
 }
 
 static void world_close(struct world *w)
 {
-    load_fini(&w->load);
+    offline_fini(&w->state);
     folder_close(&w->folder);
     diskfile_remove(&w->path);
 }
@@ -151,10 +107,10 @@ static void checkpoint(struct world *w, uint64_t number, uint64_t base, uint64_t
 static rp_status load_again(struct world *w, uint64_t number, bool until_checkpoint, bool cut, rp_error *error)
 {
     assert_int_equal(folder_list(&w->folder, NULL), RP_OK);
-    load_fini(&w->load);
-    drop_all(w);
-    w->load = (struct load){.apply = take, .clear = drop_all, .ctx = w};
-    return w->status = load_files(&w->load, &w->folder, number, until_checkpoint, cut, error);
+    offline_fini(&w->state);
+    offline_init(&w->state);
+    w->load = &w->state.loading.files;
+    return w->status = load_files(w->load, &w->folder, number, until_checkpoint, cut, error);
 }
 
 /* Loads and gives how many items there are, or -1 with a status that says why not. */
@@ -165,10 +121,12 @@ static int64_t load(struct world *w, uint64_t number, bool cut)
         assert_true(err.text[0] != '\0');
         return -1;
     }
-    for (uint32_t i = 0; i < w->found; i++)
-        assert_int_equal(w->keys[i], i + 1);
-    assert_int_equal(w->inserts, w->found);
-    return (int64_t)w->found;
+    const struct loaded_table *got = w->state.loading.tables;
+    const struct contents *in = &got->table->in;
+    for (uint32_t i = 0; i < in->size; i++)
+        assert_true(in->items[i].key == i + 1 && in->items[i].priority == i + 1 && in->items[i].span.n == 1);
+    assert_int_equal(got->limiter.inserts, in->size);
+    return in->size;
 }
 
 static uint32_t damages(const struct load *load)
@@ -196,14 +154,7 @@ static void path_of(const struct world *w, enum disk_kind kind, uint64_t number,
 
 static void flip(const struct world *w, enum disk_kind kind, uint64_t number, uint64_t offset)
 {
-    char path[256];
-    uint8_t byte;
-    path_of(w, kind, number, path, sizeof path);
-    int file = open(path, O_RDWR);
-    assert_int_equal(pread(file, &byte, 1, (off_t)offset), 1);
-    byte ^= 0x20;
-    assert_int_equal(pwrite(file, &byte, 1, (off_t)offset), 1);
-    close(file);
+    diskfile_flip(w->path, kind, number, offset, 0x20);
 }
 
 static struct world world;
@@ -243,14 +194,14 @@ static int set_up_history(void **state)
 TEST_WITH(struct world, w, chain_and_journal, set_up_history, tear_down)
 {
     assert_int_equal(load(w, 0, false), 10);
-    assert_int_equal(w->load.checkpoint, 2);
-    assert_int_equal(w->load.journal_entries, 5 + 1); /* with the LAYOUT of segment 2 */
-    assert_int_equal(w->load.end, diskfile_here(&w->out));
-    assert_int_equal(w->load.n_notes, 0);
-    assert_true(w->load.whole);
+    assert_int_equal(w->load->checkpoint, 2);
+    assert_int_equal(w->load->journal_entries, 5 + 1); /* with the LAYOUT of segment 2 */
+    assert_int_equal(w->load->end, diskfile_here(&w->out));
+    assert_int_equal(w->load->n_notes, 0);
+    assert_true(w->load->whole);
     assert_int_equal(load(w, 1, false), 10);
     assert_int_equal(load_again(w, 2, true, false, NULL), RP_OK);
-    assert_int_equal(w->found, 5);
+    assert_int_equal(loading_items(&w->state.loading), 5);
     assert_int_equal(load(w, 3, false), -1);
     assert_int_equal(w->status, RP_NOT_FOUND);
 }
@@ -276,18 +227,18 @@ TEST_WITH(struct world, w, damaged_checkpoints_fall_back, set_up_history, tear_d
 {
     flip(w, DISK_CHECKPOINT, 2, 200);
     assert_int_equal(load(w, 0, false), 10);
-    assert_int_equal(w->load.checkpoint, 1);
-    assert_int_equal(damages(&w->load), 1);
-    assert_true(noted(&w->load, "checkpoint 2") && noted(&w->load, "checkpoint-00000002.replay at offset"));
+    assert_int_equal(w->load->checkpoint, 1);
+    assert_int_equal(damages(w->load), 1);
+    assert_true(noted(w->load, "checkpoint 2") && noted(w->load, "checkpoint-00000002.replay at offset"));
     assert_int_equal(load(w, 2, false), -1);
     assert_int_equal(w->status, RP_DATA_LOSS);
     flip(w, DISK_CHECKPOINT, 2, 200);
     /* One that others stand on. */
     flip(w, DISK_CHECKPOINT, 1, 200);
     assert_int_equal(load(w, 0, false), 10);
-    assert_int_equal(w->load.checkpoint, 0);
-    assert_int_equal(damages(&w->load), 2);
-    assert_true(noted(&w->load, "based on 1"));
+    assert_int_equal(w->load->checkpoint, 0);
+    assert_int_equal(damages(w->load), 2);
+    assert_true(noted(w->load, "based on 1"));
 }
 
 TEST_WITH(struct world, w, torn_end, set_up_history, tear_down)
@@ -297,17 +248,17 @@ TEST_WITH(struct world, w, torn_end, set_up_history, tear_down)
     path_of(w, DISK_SEGMENT, 2, path, sizeof path);
     assert_int_equal(truncate(path, (off_t)disk_offset(w->place[9]) + 50), 0);
     assert_int_equal(load(w, 0, false), 9);
-    assert_int_equal(damages(&w->load), 0);
+    assert_int_equal(damages(w->load), 0);
     assert_true(
-        noted(&w->load, "torn end of the journal: the last 50 bytes of segment-00000002.replay are passed over"));
-    assert_true(w->load.whole);
-    assert_int_equal(w->load.end, w->place[9]);
+        noted(w->load, "torn end of the journal: the last 50 bytes of segment-00000002.replay are passed over"));
+    assert_true(w->load->whole);
+    assert_int_equal(w->load->end, w->place[9]);
     assert_int_equal(load(w, 0, true), 9);
-    assert_true(noted(&w->load, "cut off"));
+    assert_true(noted(w->load, "cut off"));
     assert_int_equal(stat(path, &about), 0);
     assert_int_equal(about.st_size, disk_offset(w->place[9]));
     assert_int_equal(load(w, 0, true), 9);
-    assert_int_equal(w->load.n_notes, 0);
+    assert_int_equal(w->load->n_notes, 0);
 }
 
 /* Killed when a segment had just been made: it has no head yet, or a part of one. Nothing is lost, and nothing is said. */
@@ -325,8 +276,8 @@ TEST_WITH(struct world, w, segment_without_a_head, set_up, tear_down)
         assert_true(file >= 0 && write(file, "RPLYDISK............................", bytes) == (ssize_t)bytes);
         close(file);
         assert_int_equal(load(w, 0, true), 5);
-        assert_int_equal(damages(&w->load), 0);
-        assert_true(w->load.whole);
+        assert_int_equal(damages(w->load), 0);
+        assert_true(w->load->whole);
     }
 }
 
@@ -349,27 +300,27 @@ TEST_WITH(struct world, w, going_on_after_damage, set_up_history, tear_down)
     uint64_t bad = disk_offset(w->place[8]) + 30;
     flip(w, DISK_SEGMENT, 2, bad);
     assert_int_equal(load(w, 0, true), 8);
-    assert_true(damages(&w->load) > 0 && !w->load.whole);
-    assert_true(noted(&w->load, "damaged in the middle"));
-    assert_int_equal(w->load.lost_inserts, 1);
-    assert_int_equal(w->load.end, w->place[8]);
-    uint64_t after = w->load.end;
+    assert_true(damages(w->load) > 0 && !w->load->whole);
+    assert_true(noted(w->load, "damaged in the middle"));
+    assert_int_equal(w->load->lost_inserts, 1);
+    assert_int_equal(w->load->end, w->place[8]);
+    uint64_t after = w->load->end;
     w->instance = 2;
     w->items = 8;
     segment(w, 3, after, 0);
     grow(w, 3);
     diskfile_end(&w->out, &w->folder);
     assert_int_equal(load(w, 0, true), 11);
-    assert_int_equal(damages(&w->load), 0);
-    assert_true(w->load.whole);
+    assert_int_equal(damages(w->load), 0);
+    assert_true(w->load->whole);
     /* The same when the damage heals: what was not loaded then is no part of the state. */
     flip(w, DISK_SEGMENT, 2, bad);
     assert_int_equal(load(w, 0, false), 11);
     /* A damage before that place was not there then. */
     flip(w, DISK_SEGMENT, 2, disk_offset(w->place[6]) + 30);
     assert_int_equal(load(w, 0, true), 6);
-    assert_true(damages(&w->load) > 0);
-    assert_int_equal(w->load.lost_inserts, 4);
+    assert_true(damages(w->load) > 0);
+    assert_int_equal(w->load->lost_inserts, 4);
 }
 
 /* A torn record is no torn end while a later segment has sound records, even if that one does not begin with one. */
@@ -384,8 +335,8 @@ TEST_WITH(struct world, w, torn_before_a_damaged_segment, set_up_history, tear_d
     assert_int_equal(truncate(path, (off_t)disk_offset(w->place[9]) + 50), 0);
     flip(w, DISK_SEGMENT, 3, FILE_HEAD_BYTES + 40);
     assert_int_equal(load(w, 0, true), 9);
-    assert_true(damages(&w->load) > 0 && !w->load.whole);
-    assert_int_equal(w->load.lost_inserts, 1); /* the other is in the record that was hit */
+    assert_true(damages(w->load) > 0 && !w->load->whole);
+    assert_int_equal(w->load->lost_inserts, 1); /* the other is in the record that was hit */
 }
 
 TEST_WITH(struct world, w, missing_segments, set_up_history, tear_down)
@@ -397,12 +348,12 @@ TEST_WITH(struct world, w, missing_segments, set_up_history, tear_down)
     assert_int_equal(load(w, 0, false), 12);
     assert_int_equal(folder_remove(&w->folder, DISK_SEGMENT, 2, false, NULL), RP_OK);
     assert_int_equal(load(w, 0, false), 6);
-    assert_true(noted(&w->load, "segment 3 does not go on from segment 1"));
-    assert_true(damages(&w->load) > 0 && !w->load.whole);
+    assert_true(noted(w->load, "segment 3 does not go on from segment 1"));
+    assert_true(damages(w->load) > 0 && !w->load->whole);
     /* The one with which the journal begins. */
     assert_int_equal(folder_remove(&w->folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
     assert_int_equal(load(w, 0, false), 5);
-    assert_true(noted(&w->load, "segment 1, with which the journal after checkpoint 2 begins, is missing"));
+    assert_true(noted(w->load, "segment 1, with which the journal after checkpoint 2 begins, is missing"));
     /* Without a checkpoint there is nothing to go on from. */
     assert_int_equal(folder_remove(&w->folder, DISK_CHECKPOINT, 1, false, NULL), RP_OK);
     assert_int_equal(folder_remove(&w->folder, DISK_CHECKPOINT, 2, false, NULL), RP_OK);
@@ -449,7 +400,7 @@ TEST_WITH(struct world, w, changes, set_up, tear_down)
     diskfile_finish(&out, 5);
     diskfile_end(&out, &w->folder);
     assert_int_equal(load(w, 0, false), 5);
-    assert_int_equal(w->load.checkpoint, 2);
+    assert_int_equal(w->load->checkpoint, 2);
     /* One whose count of items is not that of the state is damaged, whatever its checksums say. */
     diskfile_begin(&out, &w->folder, DISK_CHECKPOINT, 3);
     diskfile_start(&out, 1, 1000, 1000, 1, 0, 0);
@@ -458,8 +409,8 @@ TEST_WITH(struct world, w, changes, set_up, tear_down)
     diskfile_finish(&out, 6);
     diskfile_end(&out, &w->folder);
     assert_int_equal(load(w, 0, false), 5);
-    assert_int_equal(w->load.checkpoint, 2);
-    assert_true(noted(&w->load, "another number of items"));
+    assert_int_equal(w->load->checkpoint, 2);
+    assert_true(noted(w->load, "5 items where the checkpoint had 6"));
     /* Neither is one without its end, or with an entry less. */
     for (uint64_t number = 4; number < 6; number++) {
         diskfile_begin(&out, &w->folder, DISK_CHECKPOINT, number);
@@ -471,8 +422,8 @@ TEST_WITH(struct world, w, changes, set_up, tear_down)
             diskfile_finish(&out, 5);
         diskfile_end(&out, &w->folder);
         assert_int_equal(load(w, 0, false), 5);
-        assert_int_equal(w->load.checkpoint, 2);
-        assert_true(noted(&w->load, "is cut short"));
+        assert_int_equal(w->load->checkpoint, 2);
+        assert_true(noted(w->load, "is cut short"));
     }
 }
 
@@ -494,7 +445,7 @@ static uint64_t step(void)
 static void check_damaged(struct world *w, const char *what, uint64_t offset)
 {
     int64_t n = load(w, 0, false);
-    bool told = w->status != RP_OK || n == 10 || w->load.n_notes > 0;
+    bool told = w->status != RP_OK || n == 10 || w->load->n_notes > 0;
     if (!told || (w->status != RP_OK && w->status != RP_DATA_LOSS))
         fail_msg("%s at %llu: %lld items, status %d", what, (unsigned long long)offset, (long long)n, (int)w->status);
 }
@@ -556,7 +507,7 @@ TEST_WITH(struct world, w, moved_records, set_up_history, tear_down)
             assert_int_equal(pwrite(file, data + i + sizes[k], (size_t)rest, i), rest);
             assert_int_equal(ftruncate(file, bytes - sizes[k]), 0);
             int64_t n = load(w, 0, true);
-            if (n < 6 || n > 9 || !damages(&w->load) || w->load.whole || !w->load.lost_inserts)
+            if (n < 6 || n > 9 || !damages(w->load) || w->load->whole || !w->load->lost_inserts)
                 fail_msg("%zd bytes at %lld: %lld items", sizes[k], (long long)i, (long long)n);
             assert_int_equal(disk_verify_file(&w->folder, DISK_SEGMENT, 2, &result, NULL), RP_OK);
             assert_true(result.damaged && result.records > 0);
@@ -565,13 +516,13 @@ TEST_WITH(struct world, w, moved_records, set_up_history, tear_down)
     off_t middle = (off_t)disk_offset(w->place[7]);
     assert_int_equal(pwrite(file, data + middle, (size_t)(bytes - middle), middle + 13), bytes - middle);
     assert_int_equal(load(w, 0, true), 7);
-    assert_int_equal(w->load.lost_inserts, 3);
+    assert_int_equal(w->load->lost_inserts, 3);
     /* A copy of what was applied is no sign that something is lost. */
     assert_int_equal(pwrite(file, data, (size_t)bytes, 0), bytes);
     assert_int_equal(ftruncate(file, bytes), 0);
     assert_int_equal(pwrite(file, data + FILE_HEAD_BYTES, (size_t)middle, bytes), middle);
     assert_int_equal(load(w, 0, true), 10);
-    assert_int_equal(damages(&w->load), 0);
+    assert_int_equal(damages(w->load), 0);
     close(file);
 }
 
@@ -591,7 +542,7 @@ TEST_WITH(struct world, w, heads_without_records, set_up_history, tear_down)
     free(heads);
     close(file);
     assert_int_equal(load(w, 0, true), 10);
-    assert_int_equal(damages(&w->load), 0);
+    assert_int_equal(damages(w->load), 0);
 }
 
 TEST_WITH(struct world, w, verify, set_up_history, tear_down)

@@ -1,5 +1,5 @@
-/* The environments on MuJoCo: invariants of their physics, ends of episodes, options. Their golden traces are in
- * test_env_golden.c; what every built-in environment must keep to is in test_env_classic.c. */
+/* The environments on MuJoCo: invariants of their physics, ends of episodes, options. Their models are in
+ * agent/python/tests/test_env_models.py; what every built-in environment must keep to is in test_env_classic.c. */
 #include "agent/env/mujoco.h"
 
 #include <time.h>
@@ -66,12 +66,6 @@ static void random_action(const rp_env_spec *spec, struct rng *rng, bool extreme
     }
 }
 
-static void check_near(double value, double expected, double tolerance, const char *what)
-{
-    if (!(fabs(value - expected) <= tolerance * (1 + fabs(expected))))
-        fail_msg("%s is %.9g and not %.9g", what, value, expected);
-}
-
 /* ---- physics ---- */
 
 CASE(cart_stays_on_its_rail)
@@ -120,10 +114,10 @@ CASE(cheetah_reward_is_velocity)
         subject_step(f, action);
         for (int j = 0; j < 6; j++)
             effort += (double)action[j] * (double)action[j];
-        check_near((double)f->result.reward, (*x - before) / 0.05 - 0.1 * effort, 1e-6, "the reward");
+        assert_near((double)f->result.reward, (*x - before) / 0.05 - 0.1 * effort, 1e-6);
         sum += ((double)f->result.reward + 0.1 * effort) * 0.05;
     }
-    check_near(sum, *x - start, 1e-4, "the distance");
+    assert_near(sum, *x - start, 1e-4);
     assert_true(fabs(*x - start) > 0.01);
 }
 
@@ -163,25 +157,6 @@ TEST(finite_under_any_action)
 
 /* ---- episodes and instances ---- */
 
-TEST(spec)
-{
-    static const uint32_t observations[] = {4, 5, 17}, actions[] = {1, 1, 6};
-    static const float bounds[] = {3, 1, 1};
-    for (size_t e = 0; e < N_ALL; e++) {
-        struct subject subject;
-        subject_open(&subject, all[e]);
-        assert_int_equal(subject.spec.observation_dtype, RP_DTYPE_FLOAT32);
-        assert_int_equal(subject.spec.observation_rank, 1);
-        assert_int_equal(subject.spec.observation_shape[0], observations[e]);
-        assert_int_equal(subject.spec.n_actions, 0);
-        assert_int_equal(subject.spec.action_size, actions[e]);
-        for (uint32_t i = 0; i < actions[e]; i++)
-            assert_true(subject.spec.action_low[i] == -bounds[e] && subject.spec.action_high[i] == bounds[e]);
-        assert_int_equal(subject.spec.max_steps, 1000);
-        subject_close(&subject);
-    }
-}
-
 /* On the ground from the first step on, where the solver of contacts begins with what it found last: here the solution of
  * the very same step. */
 TEST(contacts_do_not_remember)
@@ -201,33 +176,6 @@ TEST(contacts_do_not_remember)
     }
     assert_true(subject_data(&subject)->ncon > 0);
     subject_close(&subject);
-}
-
-CASE(the_end_of_an_episode)
-{
-    static const float still[6] = {0};
-    for (size_t e = 1; e < N_ALL; e++) {
-        subject_open(f, all[e]);
-        for (int episode = 0; episode < 2; episode++) {
-            subject_reset(f);
-            for (int i = 1; i <= 1000; i++) {
-                subject_step(f, still);
-                assert_int_equal(f->result.terminal, 0);
-                assert_int_equal(f->result.truncated, i == 1000);
-            }
-        }
-        subject_close(f);
-    }
-    /* Terminal wins over the time limit. */
-    subject_open(f, &env_inverted_pendulum);
-    static const double fallen[] = {0, 0.19, 0, 2};
-    subject_set(f, fallen, 4);
-    struct mujoco *env = f->self;
-    env->base.steps = 999;
-    subject_step(f, still);
-    assert_int_equal(f->result.terminal, 1);
-    assert_int_equal(f->result.truncated, 0);
-    assert_true(f->result.reward == 1);
 }
 
 TEST(resets_are_cheap)
@@ -266,14 +214,4 @@ TEST(frame_skip)
     assert_memory_equal(single.observation, both.observation, sizeof both.observation);
     subject_close(&single);
     subject_close(&both);
-
-    static const rp_option bad[] = {{.name = "frame_skip", .value = "0"},
-                                    {.name = "frame_skip", .value = "1.5"},
-                                    {.name = "frame_skp", .value = "2"}};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        rp_env_spec spec = {0};
-        assert_null(env_cheetah.create(&bad[i], 1, &spec, &err));
-        assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-        assert_non_null(strstr(err.text, "frame_sk"));
-    }
 }

@@ -64,7 +64,6 @@ static double tight_judge(const struct mujoco *self, const float *action, bool *
 TEST(an_error_in_a_step_ends_the_episode)
 {
     static const struct mujoco_task task = {
-        .name = "Tight",
         .xml = tight_xml,
         .frame_skip = 1,
         .n_observation = 1,
@@ -73,7 +72,7 @@ TEST(an_error_in_a_step_ends_the_episode)
         .judge = tight_judge,
     };
     rp_env_spec spec = {0};
-    void *env = must(mujoco_create(&task, NULL, 0, &spec, &err));
+    void *env = must(mujoco_create("Tight", &task, NULL, 0, &spec, &err));
     for (int i = 0; i < 3; i++) {
         float observation = 0;
         rp_env_result result = {0};

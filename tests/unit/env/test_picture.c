@@ -2,28 +2,28 @@
  * nothing. */
 #include "agent/env/picture.h"
 
+#include "tests/support/envs.h"
 #include "tests/support/naive.h"
 
 static struct env_picture picture;
 
-static void open_env(struct env *env, const char *name)
+static struct env *open_env(const char *name)
 {
-    struct env_config config = {.name = (char *)(uintptr_t)name};
-    assert_int_equal(env_open(env, &config, &err), RP_OK);
+    struct env *env = ENV(.name = (char *)(uintptr_t)name);
     env_seed(env, 3);
+    return env;
 }
 
 /* Places an environment and takes its picture. */
-static void place(struct env *env, const char *name, const double *state, uint32_t n)
+static void place(const char *name, const double *state, uint32_t n)
 {
-    open_env(env, name);
-    void *observation = env_observation_new(env);
-    assert_int_equal(env->ops->set_state(env->self, state, n, observation), RP_OK);
+    struct env *env = open_env(name);
+    void *observation = owned(env_observation_new(env));
+    ok(env->ops->set_state(env->self, state, n, observation));
     picture_take(env, observation, &picture);
-    free(observation);
 }
-#define PLACE(env, name, ...)                                                                                          \
-    place(env, name, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
+#define PLACE(name, ...)                                                                                               \
+    place(name, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
 
 /* The first shape of a kind and role. */
 static const rp_shape *shape_of(rp_shape_kind kind, rp_shape_role role)
@@ -43,43 +43,35 @@ static void is_at(double x, double y, double expected_x, double expected_y)
 
 TEST(classic_shapes)
 {
-    struct env env;
-    PLACE(&env, "CartPole-v1", 1, 0, 0.2, 0);
+    PLACE("CartPole-v1", 1, 0, 0.2, 0);
     const rp_shape *cart = shape_of(RP_SHAPE_BOX, RP_ROLE_BODY), *pole = shape_of(RP_SHAPE_LINE, RP_ROLE_LIMB);
     is_at((cart->x + cart->x2) / 2, (cart->y + cart->y2) / 2, 1, 0);
     is_at(pole->x2, pole->y2, 1 + sin(0.2), cos(0.2));
     assert_true(picture.step_s == 0.02);
-    env_close(&env);
-    PLACE(&env, "Pendulum-v1", M_PI / 2, 0);
+    PLACE("Pendulum-v1", M_PI / 2, 0);
     pole = shape_of(RP_SHAPE_LINE, RP_ROLE_LIMB);
     is_at(pole->x2, pole->y2, -1, 0); /* angles count against the clock from the top */
-    env_close(&env);
-    PLACE(&env, "Acrobot-v1", 0, M_PI / 2, 0, 0);
+    PLACE("Acrobot-v1", 0, M_PI / 2, 0, 0);
     pole = shape_of(RP_SHAPE_LINE, RP_ROLE_LIMB);
     is_at(pole->x, pole->y, 0, -1);
     is_at(pole->x2, pole->y2, 1, -1);
-    env_close(&env);
-    PLACE(&env, "MountainCar-v0", -M_PI / 6, 0); /* the valley */
+    PLACE("MountainCar-v0", -M_PI / 6, 0); /* the valley */
     const rp_shape *car = shape_of(RP_SHAPE_LINE, RP_ROLE_BODY);
     is_at((car->x + car->x2) / 2, car->y - car->y2, -M_PI / 6, 0);
     assert_true(shape_of(RP_SHAPE_LINE, RP_ROLE_GOAL)->x == 0.5);
-    env_close(&env);
-    PLACE(&env, "MountainCarContinuous-v0", 0, 0);
+    PLACE("MountainCarContinuous-v0", 0, 0);
     assert_true(shape_of(RP_SHAPE_LINE, RP_ROLE_GOAL)->x == 0.45);
     car = shape_of(RP_SHAPE_LINE, RP_ROLE_BODY);
     assert_true(car->y2 > car->y); /* it stands on the slope */
-    env_close(&env);
 }
 
 TEST(mujoco_bodies)
 {
-    struct env env;
-    PLACE(&env, "CartPoleSwingUp", 0.5, M_PI, 0, 0);
+    PLACE("CartPoleSwingUp", 0.5, M_PI, 0, 0);
     const rp_shape *cart = shape_of(RP_SHAPE_BOX, RP_ROLE_BODY), *pole = shape_of(RP_SHAPE_LINE, RP_ROLE_LIMB);
     is_at((cart->x + cart->x2) / 2, (cart->y + cart->y2) / 2, 0.5, 0);
     is_at(pole->x2, pole->y2, 0.5, -1);
-    env_close(&env);
-    PLACE(&env, "Cheetah", 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    PLACE("Cheetah", 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     uint32_t lines = 0, joints = 0;
     for (uint32_t i = 0; i < picture.drawing.n; i++) {
         const rp_shape *shape = &picture.drawing.shapes[i];
@@ -92,7 +84,6 @@ TEST(mujoco_bodies)
     is_at(fmin(trunk->x, trunk->x2), trunk->y, 6.5, 0.7);
     assert_true(picture.drawing.left == 5 && picture.drawing.right == 9); /* the view follows */
     assert_true(fabs(picture.step_s - 0.05) < 1e-9);
-    env_close(&env);
 }
 
 static const uint8_t *pixel(uint32_t row, uint32_t column)
@@ -102,22 +93,19 @@ static const uint8_t *pixel(uint32_t row, uint32_t column)
 
 TEST(planes_are_pixels)
 {
-    struct env env;
-    PLACE(&env, "Catch", 2, 3, 1);
+    PLACE("Catch", 2, 3, 1);
     assert_int_equal(picture.width, 5);
     assert_int_equal(picture.height, 10);
     assert_int_equal(pixel(2, 3)[0], 255);
     assert_int_equal(pixel(9, 1)[0], 255);
     assert_int_equal(pixel(0, 0)[0], 0);
-    env_close(&env);
     double board[34] = {5, 5, 0, 4};
     board[4 + 12] = 1; /* one brick: second row of the wall, third column */
-    place(&env, "Breakout", board, 34);
+    place("Breakout", board, 34);
     static const uint8_t paddle[3] = {255, 255, 255}, brick[3] = {90, 210, 110};
     assert_memory_equal(pixel(9, 4), paddle, 3);
     assert_memory_equal(pixel(2, 2), brick, 3);
     assert_memory_equal(pixel(2, 3), picture_ground, 3);
-    env_close(&env);
 }
 
 /* An environment that has nothing but an observation. */
@@ -133,12 +121,10 @@ TEST(large_images_and_numbers)
     struct env env = stub(
         (rp_env_spec){.observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .observation_shape = {210, 160, 3}},
         NULL);
-    uint8_t *image = test_malloc(210 * 160 * 3);
-    memset(image, 0, 210 * 160 * 3);
+    uint8_t *image = owned(calloc(210 * 160, 3));
     for (size_t i = 0; i < 30 * 160; i++) /* red at the top */
         image[3 * i] = 240;
     picture_take(&env, image, &picture);
-    test_free(image);
     assert_in_range(picture.height, 64, PICTURE_SIDE);
     assert_in_range(picture.width, 48, PICTURE_SIDE);
     static const uint8_t red[3] = {240, 0, 0}, black[3] = {0};
@@ -188,13 +174,10 @@ TEST(nonsense_of_a_plug_in)
 /* Takes a random step in both environments, and checks that they are the same. */
 static bool step_twins(struct env *a, struct env *b, struct rng *rng, void *x, void *y)
 {
-    float action[RP_ENV_MAX_ACTION];
-    int32_t discrete = (int32_t)rng_below(rng, a->spec.n_actions ? a->spec.n_actions : 1);
+    const void *action = envs_action(a, rng);
     rp_env_result one, other;
-    for (uint32_t i = 0; i < a->spec.action_size; i++)
-        action[i] = (float)(2 * rng_unit(rng) - 1);
-    env_step(a, a->spec.n_actions ? (const void *)&discrete : action, x, &one);
-    env_step(b, a->spec.n_actions ? (const void *)&discrete : action, y, &other);
+    env_step(a, action, x, &one);
+    env_step(b, action, y, &other);
     assert_memory_equal(x, y, env_observation_bytes(&a->spec));
     assert_true(one.reward == other.reward && one.terminal == other.terminal);
     return one.terminal || one.truncated;
@@ -205,15 +188,13 @@ TEST(looking_changes_nothing)
 {
     struct rng rng = rng_of(5);
     for (const rp_env_ops *const *ops = env_builtin; *ops; ops++) {
-        struct env drawn, other;
-        open_env(&drawn, (*ops)->name);
-        open_env(&other, (*ops)->name);
-        void *x = env_observation_new(&drawn), *y = env_observation_new(&other);
+        struct env *drawn = open_env((*ops)->name), *other = open_env((*ops)->name);
+        void *x = owned(env_observation_new(drawn)), *y = owned(env_observation_new(other));
         double shape = 0;
-        env_reset(&drawn, x);
-        env_reset(&other, y);
+        env_reset(drawn, x);
+        env_reset(other, y);
         for (int i = 0; i < 60; i++) {
-            picture_take(&drawn, x, &picture);
+            picture_take(drawn, x, &picture);
             const rp_drawing *drawing = &picture.drawing;
             double across = drawing->right - drawing->left, up = drawing->top - drawing->bottom;
             assert_true(picture.step_s > 0 && (picture.width > 0 || drawing->n > 1));
@@ -222,33 +203,26 @@ TEST(looking_changes_nothing)
             for (uint32_t k = 0; picture.width == 0 && k < drawing->n; k++)
                 assert_true(drawing->shapes[k].x >= drawing->left - 0.2 * across &&
                             drawing->shapes[k].x <= drawing->right + 0.2 * across);
-            if (step_twins(&drawn, &other, &rng, x, y)) {
-                env_reset(&drawn, x);
-                env_reset(&other, y);
+            if (step_twins(drawn, other, &rng, x, y)) {
+                env_reset(drawn, x);
+                env_reset(other, y);
             }
         }
-        free(x);
-        free(y);
-        env_close(&drawn);
-        env_close(&other);
     }
 }
 
 TEST(painting)
 {
-    struct env env;
     uint8_t rgb[81 * 40 * 3];
-    PLACE(&env, "CartPole-v1", 0, 0, 0, 0);
+    PLACE("CartPole-v1", 0, 0, 0, 0);
     picture_paint(&picture, 81, 40, rgb);
     /* The view is 5.4 wide and 2 high, so a pixel is 0.0667: the cart lies 0.5 below its middle. */
     assert_memory_equal(rgb, picture_ground, 3);
     assert_memory_equal(rgb + 3 * ((20 + 7) * 81 + 42), picture_colours[RP_ROLE_BODY], 3);
     assert_memory_equal(rgb + 3 * ((20 - 2) * 81 + 40), picture_colours[RP_ROLE_LIMB], 3);
-    env_close(&env);
-    PLACE(&env, "Catch", 0, 0, 2);
+    PLACE("Catch", 0, 0, 2);
     picture_paint(&picture, 81, 40, rgb); /* cells of 4 x 4, in the middle */
     assert_int_equal(rgb[3 * (3 * 81 + 31)], 255);
     assert_int_equal(rgb[3 * (4 * 81 + 31)], 0);
     assert_memory_equal(rgb + 3 * 29, picture_ground, 3);
-    env_close(&env);
 }

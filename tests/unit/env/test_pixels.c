@@ -1,14 +1,13 @@
 /* Boards as images: every pixel against the planes of the same environment without them. */
 
-#include "agent/env/env.h"
-#include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/envs.h"
+#include "tests/support/naive.h"
 
 #define MOST_SIDE 84
 #define MOST_CELLS 100
 
 struct board {
-    struct env plain, drawn;
+    struct env *plain, *drawn;
     uint32_t rows, columns, planes, side;
     uint8_t seen[MOST_CELLS * 8], images[MOST_SIDE * MOST_SIDE * 4];
     uint8_t sets[4][MOST_CELLS]; /* the set planes of each cell as bits, in the last four steps */
@@ -20,22 +19,15 @@ static void open_board(struct board *self, const char *name, const char *side)
     const rp_option pixels = {"pixels", side};
     memset(self, 0, sizeof *self);
     memset(self->grey, 0xff, sizeof self->grey);
-    ok(env_open(&self->plain, &(struct env_config){.name = (char *)name}, &err));
-    ok(env_open(&self->drawn,
-                &(struct env_config){.name = (char *)name, .options = {.data = (void *)&pixels, .count = 1}}, &err));
-    const uint32_t *shape = self->drawn.spec.observation_shape;
-    self->rows = self->plain.spec.observation_shape[0];
-    self->columns = self->plain.spec.observation_shape[1];
-    self->planes = self->plain.spec.observation_shape[2];
+    self->plain = ENV(.name = (char *)name);
+    self->drawn = ENV(.name = (char *)name, .options = {.data = (void *)&pixels, .count = 1});
+    const uint32_t *shape = self->drawn->spec.observation_shape;
+    self->rows = self->plain->spec.observation_shape[0];
+    self->columns = self->plain->spec.observation_shape[1];
+    self->planes = self->plain->spec.observation_shape[2];
     self->side = (uint32_t)strtoul(side, NULL, 10);
     assert_true(shape[0] == self->side && shape[1] == self->side && shape[2] == 4);
-    assert_int_equal(self->drawn.spec.observation_dtype, RP_DTYPE_UINT8);
-}
-
-static void close_board(struct board *self)
-{
-    env_close(&self->plain);
-    env_close(&self->drawn);
+    assert_int_equal(self->drawn->spec.observation_dtype, RP_DTYPE_UINT8);
 }
 
 static void check(struct board *self, bool first)
@@ -55,7 +47,7 @@ static void check(struct board *self, bool first)
         if (*grey < 0)
             *grey = self->images[at];
         if (self->images[at] != *grey)
-            fail_msg("%s: frame %u at %u, %u is %u, elsewhere %d", self->plain.ops->name, at % 4, y, x,
+            fail_msg("%s: frame %u at %u, %u is %u, elsewhere %d", self->plain->ops->name, at % 4, y, x,
                      self->images[at], *grey);
     }
     assert_int_equal(self->grey[0], 0);
@@ -63,19 +55,18 @@ static void check(struct board *self, bool first)
 
 static void play(struct board *self, uint32_t steps)
 {
-    struct rng rng;
-    rng_seed(&rng, 5);
+    struct rng rng = rng_of(5);
     bool first = true;
     for (uint32_t i = 0; i < steps; i++) {
         rp_env_result a = {0}, b = {0};
         if (first) {
-            env_reset(&self->plain, self->seen);
-            env_reset(&self->drawn, self->images);
+            env_reset(self->plain, self->seen);
+            env_reset(self->drawn, self->images);
             check(self, true);
         }
-        int32_t action = (int32_t)rng_below(&rng, self->plain.spec.n_actions);
-        env_step(&self->plain, &action, self->seen, &a);
-        env_step(&self->drawn, &action, self->images, &b);
+        const void *action = envs_action(self->plain, &rng);
+        env_step(self->plain, action, self->seen, &a);
+        env_step(self->drawn, action, self->images, &b);
         assert_true(a.reward == b.reward && a.terminal == b.terminal && a.truncated == b.truncated);
         check(self, false);
         first = a.terminal || a.truncated;
@@ -87,18 +78,13 @@ TEST(every_board_has_images)
     uint32_t boards = 0;
     for (const rp_env_ops *const *at = env_builtin; *at; at++) {
         static struct board board;
-        struct env env;
-        ok(env_open(&env, &(struct env_config){.name = (char *)(*at)->name}, &err));
-        bool is_board = env.spec.observation_rank == 3;
-        env_close(&env);
-        if (!is_board)
+        if (ENV(.name = (char *)(*at)->name)->spec.observation_rank != 3)
             continue;
         open_board(&board, (*at)->name, "84");
         play(&board, 300);
         /* Each plane alone is something to see, but for the aliens of Space Invaders, which have a direction too. */
         for (uint32_t plane = 0; plane < board.planes; plane++)
             assert_true(board.grey[1u << plane] != 0);
-        close_board(&board);
         boards++;
     }
     assert_int_equal(boards, 6);
@@ -109,20 +95,14 @@ TEST(other_sides)
     static struct board board;
     open_board(&board, "Breakout", "10");
     play(&board, 50);
-    close_board(&board);
     open_board(&board, "Catch", "17");
     play(&board, 50);
-    close_board(&board);
 }
 
 static void expect_refusal(const char *name, rp_option *options, uint32_t n, const char *text)
 {
-    struct env env;
-    assert_int_equal(
-        env_open(&env, &(struct env_config){.name = (char *)name, .options = {.data = options, .count = n}}, &err),
-        RP_INVALID_ARGUMENT);
-    if (!strstr(err.text, text))
-        fail_msg("'%s' does not say '%s'", err.text, text);
+    envs_refuse(&(struct env_config){.name = (char *)name, .options = {.data = options, .count = n}},
+                RP_INVALID_ARGUMENT, text);
 }
 
 TEST(a_board_needs_a_pixel_a_cell)

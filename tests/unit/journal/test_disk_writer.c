@@ -1,4 +1,4 @@
-/* The disk writer: order, what is durable when, and disks that cannot be written. */
+/* The disk writer: order, what is durable when, and disks that cannot be written. Syncs that fail: test_sync_fault.c. */
 
 #include <czmq.h>
 #include <errno.h>
@@ -10,11 +10,11 @@
 
 #include "broker/journal/disk_writer.h"
 #include "proto/base/clock.h"
+#include "tests/support/diskfile.h"
 #include "tests/support/tempdir.h"
 
-/* In front of the library's: slow or failing if need be, how many there were, and how large the file was that was synced
- * last. */
-static _Atomic int sync_takes_us, sync_error;
+/* In front of the library's: slow if need be, how many there were, and how large the file was that was synced last. */
+static _Atomic int sync_takes_us;
 static _Atomic unsigned syncs;
 static _Atomic off_t synced_bytes;
 
@@ -25,10 +25,6 @@ int fdatasync(int descriptor)
     if (sync_takes_us)
         usleep((useconds_t)sync_takes_us);
     syncs++;
-    if (sync_error) {
-        errno = sync_error;
-        return -1;
-    }
     int result = (int)syscall(SYS_fdatasync, descriptor);
     synced_bytes = state.st_size;
     return result;
@@ -44,12 +40,10 @@ int fsync(int descriptor)
 
 struct desk {
     struct folder folder;
-    struct disk_pool pool;
     struct disk_writer *disk_writer;
     uint64_t number, offset;
     struct disk_news news;
     uint64_t finished, abandoned;
-    uint64_t known; /* failures that checkpoints know of */
 };
 
 /* again: in the folder that is there. */
@@ -58,14 +52,12 @@ static void desk_open(struct desk *self, bool again, enum fsync_mode mode)
     *self = (struct desk){.offset = FILE_HEAD_BYTES};
     assert_int_equal(again ? 0 : tempdir_enter(NULL), 0);
     ok(folder_open(&self->folder, tempdir, true, &err));
-    disk_pool_init(&self->pool);
-    self->disk_writer = must(disk_writer_new(&self->folder, &self->pool, mode, 20 * NS_PER_MS, &err));
+    self->disk_writer = must(disk_writer_new(&self->folder, mode, 20 * NS_PER_MS, &err));
 }
 
 static void desk_close(struct desk *self)
 {
     disk_writer_destroy(&self->disk_writer, 2000);
-    disk_pool_fini(&self->pool);
     folder_close(&self->folder);
     assert_int_equal(tempdir_leave(NULL), 0);
 }
@@ -77,7 +69,7 @@ static uint64_t desk_write(struct desk *self, enum disk_kind kind, uint64_t file
                            uint8_t fill)
 {
     size_t body = entry_padded(sizeof(struct entry_head) + bytes), size = sizeof(struct record_head) + body;
-    struct disk_job *job = size <= RECORD_BYTES ? disk_pool_take(&self->pool) : disk_job_large(size);
+    struct disk_job *job = disk_job_new(size);
     job->what = DISK_JOB_RECORD;
     job->kind = kind;
     job->file = file;
@@ -106,7 +98,6 @@ static void desk_job(struct desk *self, enum disk_job_what what, enum disk_kind 
     job->what = what;
     job->kind = kind;
     job->file = file;
-    job->failures = self->known;
     disk_writer_give(self->disk_writer, job);
 }
 
@@ -150,32 +141,24 @@ static bool in_trouble(const struct desk *self, uint64_t wanted)
     return (self->news.trouble[0] != '\0') == (wanted != 0);
 }
 
-/* Reads a segment, checks each record, and that they are filled with first, first + 1, ... Gives their count. */
+struct filled {
+    uint8_t first;
+    uint32_t n;
+};
+
+static void check_filled(void *ctx, const struct entry_view *entry)
+{
+    struct filled *self = ctx;
+    assert_int_equal(entry->body[0], (uint8_t)(self->first + self->n++));
+}
+
+/* Reads a segment whose records have an entry each, and checks that they are filled with first, first + 1, ... Gives
+ * their count. */
 static uint32_t check_segment(struct desk *self, uint64_t number, uint8_t first)
 {
-    int file = folder_read(&self->folder, DISK_SEGMENT, number, &err);
-    if (file < 0)
-        fail_msg("%s", err.text);
-    struct stat stat;
-    assert_int_equal(fstat(file, &stat), 0);
-    size_t bytes = (size_t)stat.st_size, at = FILE_HEAD_BYTES;
-    uint8_t *data = malloc(bytes);
-    assert_int_equal(pread(file, data, bytes, 0), (ssize_t)bytes);
-    close(file);
-    uint32_t n = 0;
-    while (at < bytes) {
-        size_t size;
-        if (record_check(data + at, bytes - at, disk_at(number, at), &size, &err) != RP_OK)
-            fail_msg("record %u of segment %llu: %s", n, (unsigned long long)number, err.text);
-        struct entry_reader reader = entry_reader((struct record_view){data + at, size, disk_at(number, at)});
-        struct entry_view view;
-        assert_true(entry_next(&reader, &view));
-        assert_int_equal(view.body[0], (uint8_t)(first + n));
-        at += size;
-        n++;
-    }
-    free(data);
-    return n;
+    struct filled filled = {.first = first};
+    diskfile_each(&self->folder, DISK_SEGMENT, number, check_filled, &filled);
+    return filled.n;
 }
 
 TEST(records_are_written_in_order)
@@ -352,7 +335,6 @@ static void full_disk_of_mode(enum fsync_mode mode)
     /* the end does not wait for ever, and leaves nothing torn */
     desk_record(&desk, 1, 900 << 10, 5);
     disk_writer_destroy(&desk.disk_writer, 200);
-    disk_pool_fini(&desk.pool);
     assert_int_equal(check_segment(&desk, 1, 0), 5);
     folder_close(&desk.folder);
     close(ballast);
@@ -362,10 +344,6 @@ static void full_disk_of_mode(enum fsync_mode mode)
 TEST(a_full_disk_is_waited_for)
 {
     full_disk_of_mode(FSYNC_INTERVAL);
-}
-
-TEST(a_full_disk_is_waited_for_with_every_sync)
-{
     full_disk_of_mode(FSYNC_ALWAYS);
 }
 
@@ -391,55 +369,6 @@ CASE(a_file_that_may_not_grow_is_cut_back)
     assert_int_equal(check_segment(f, 1, 0), 10);
 }
 
-static bool has_bad(const struct desk *self, uint64_t segment)
-{
-    return self->news.bad_last == segment;
-}
-
-/* Nobody knows what is on the disk: a second sync that works proves nothing. Not before a checkpoint that does without
- * the segment is anything durable again. */
-static void after_a_failed_sync_with(enum fsync_mode mode)
-{
-    struct desk desk;
-    desk_open(&desk, false, mode);
-    uint64_t first = desk_record(&desk, 1, 1000, 0);
-    assert_true(desk_await(&desk, is_durable, first, 60000));
-    sync_error = EIO;
-    desk_record(&desk, 1, 1000, 1);
-    desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
-    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
-    assert_true(desk_await(&desk, has_abandoned, 1, 60000));
-    assert_true(desk_await(&desk, has_bad, 1, 60000));
-    assert_true(in_trouble(&desk, 1));
-    assert_int_equal(desk.news.bad_first, 1);
-    sync_error = 0;
-    uint64_t durable = desk.news.durable, failures = desk.news.failures;
-    assert_true(failures >= 1);
-    desk_record(&desk, 1, 1000, 2); /* the core thread does not know yet */
-    desk.offset = FILE_HEAD_BYTES;
-    uint64_t last = desk_record(&desk, 2, 1000, 3);
-    desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 1000, 1);
-    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
-    assert_true(desk_await(&desk, has_abandoned, 2, 60000));
-    assert_int_equal(desk.news.durable, durable);
-    assert_true(in_trouble(&desk, 1) && has_bad(&desk, 1));
-    assert_int_equal(desk.news.failures, failures);
-    desk.known = failures;
-    desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 1000, 1);
-    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 3);
-    assert_true(desk_await(&desk, has_finished, 3, 60000));
-    assert_true(desk_await(&desk, is_durable, last, 60000));
-    assert_true(desk_await(&desk, in_trouble, 0, 60000));
-    assert_true(has_bad(&desk, 0));
-    desk_close(&desk);
-}
-
-TEST(after_a_failed_sync_a_checkpoint_alone_helps)
-{
-    for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++)
-        after_a_failed_sync_with((enum fsync_mode)mode);
-}
-
 /* A record is not durable in a file whose name may be gone. */
 CASE(a_name_that_cannot_be_synced_is_waited_for)
 {
@@ -463,7 +392,6 @@ TEST(what_a_process_before_has_left_is_synced_first)
     desk_open(&desk, false, FSYNC_NEVER);
     desk_record(&desk, 1, 1000, 0);
     disk_writer_destroy(&desk.disk_writer, 5000);
-    disk_pool_fini(&desk.pool);
     folder_close(&desk.folder);
     desk_open(&next, true, FSYNC_ALWAYS);
     name_error = EIO; /* the next segment cannot even be begun */

@@ -6,11 +6,12 @@
 #include <sys/stat.h>
 
 #include "broker/config/config.h"
+#include "broker/disk/reader.h"
 #include "broker/journal/stream.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/table/table.h"
-#include "proto/base/crc32c.h"
+#include "tests/support/diskfile.h"
 #include "tests/support/naive.h"
 #include "tests/support/tempdir.h"
 
@@ -50,11 +51,6 @@ static void desk_open(struct desk *self, bool again, bool journal)
     ok(stream_open(&self->stream, &state, &err));
 }
 
-static void desk_begin(struct desk *self)
-{
-    stream_begin(self->stream);
-}
-
 /* Until all that was appended is durable. */
 static void desk_settle(struct desk *self)
 {
@@ -76,38 +72,9 @@ static void desk_close(struct desk *self, bool remove)
     assert_int_equal(remove ? tempdir_leave(NULL) : 0, 0);
 }
 
-static uint8_t *read_segment(struct desk *self, uint64_t number, size_t *bytes)
+static uint64_t each_entry(struct desk *self, uint64_t number, void (*fn)(void *, const struct entry_view *), void *ctx)
 {
-    int file = folder_read(&self->stream->folder, DISK_SEGMENT, number, &err);
-    if (file < 0)
-        fail_msg("%s", err.text);
-    struct stat stat;
-    assert_int_equal(fstat(file, &stat), 0);
-    *bytes = (size_t)stat.st_size;
-    uint8_t *data = malloc(*bytes);
-    assert_int_equal(pread(file, data, *bytes, 0), (ssize_t)*bytes);
-    close(file);
-    return data;
-}
-
-typedef void entry_fn(void *ctx, const struct entry_view *entry);
-
-static void each_entry(struct desk *self, uint64_t number, entry_fn *fn, void *ctx)
-{
-    size_t bytes, at = FILE_HEAD_BYTES;
-    uint8_t *data = read_segment(self, number, &bytes);
-    while (at < bytes) {
-        size_t size;
-        ok(record_check(data + at, bytes - at, disk_at(number, at), &size, &err));
-        struct entry_reader reader = entry_reader((struct record_view){data + at, size, disk_at(number, at)});
-        struct entry_view view;
-        while (entry_next(&reader, &view))
-            fn(ctx, &view);
-        assert_false(reader.bad);
-        at += size;
-    }
-    assert_int_equal(at, bytes);
-    free(data);
+    return diskfile_each(&self->stream->folder, DISK_SEGMENT, number, fn, ctx);
 }
 
 /* Entries of the test carry a running number, a size and bytes that follow from both. */
@@ -159,12 +126,11 @@ static void check_entry(void *ctx, const struct entry_view *entry)
 TEST(what_is_appended_is_read_back)
 {
     struct desk desk;
-    struct rng rng;
+    struct rng rng = naive_rng(__func__);
     struct ledger ledger = {0};
-    rng_seed(&rng, naive_seed(__func__));
     desk_open(&desk, false, true);
     desk.stream->segment_bytes = 2 << 20;
-    desk_begin(&desk);
+    stream_begin(desk.stream);
     for (uint32_t turn = 0; turn < 300; turn++) {
         uint32_t n = (uint32_t)(rng_next(&rng) % 40);
         for (uint32_t i = 0; i < n; i++)
@@ -179,12 +145,9 @@ TEST(what_is_appended_is_read_back)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < desk.stream->segments.n; i++) {
         const struct segment_use *use = &desk.stream->segments.list[i];
-        size_t size;
-        free(read_segment(&desk, use->number, &size));
-        assert_int_equal(use->bytes, size);
         assert_int_equal(use->number, i + 1);
-        bytes += size;
-        each_entry(&desk, use->number, check_entry, &ledger);
+        assert_int_equal(use->bytes, each_entry(&desk, use->number, check_entry, &ledger));
+        bytes += use->bytes;
     }
     assert_int_equal(ledger.read, ledger.written);
     assert_int_equal(ledger.starts, desk.stream->segments.n);
@@ -197,7 +160,7 @@ TEST(what_is_appended_is_read_back)
     desk_open(&desk, true, true);
     assert_int_equal(desk.stream->segments.n, n);
     assert_int_equal(desk.stream->segments.total_bytes, bytes);
-    desk_begin(&desk);
+    stream_begin(desk.stream);
     assert_int_equal(desk.stream->segment, n + 1);
     desk_close(&desk, true);
 }
@@ -224,28 +187,25 @@ static struct chunk *make_chunk(struct desk *self, uint32_t bytes, uint8_t with)
     return chunk;
 }
 
-static void check_chunk(struct desk *self, const struct chunk *chunk, uint8_t with)
+/* Its checksum is right, or it would not be read. */
+static rp_status check_view(void *ctx, uint64_t at, const struct chunk_view *view, rp_error *error)
 {
-    size_t bytes;
-    uint8_t *data = read_segment(self, disk_number(chunk->at), &bytes);
-    size_t at = disk_offset(chunk->at);
-    assert_true(at % 8 == 0 && at + sizeof(struct entry_head) < bytes);
-    struct entry_head head;
-    memcpy(&head, data + at, sizeof head);
-    assert_int_equal(head.type, ENTRY_CHUNK);
-    assert_true(at + head.size <= bytes);
-    struct entry_view view = {ENTRY_CHUNK, 0, data + at + sizeof head, head.size - sizeof head, chunk->at};
-    assert_int_equal(entry_check(&view, &err), RP_OK);
-    struct chunk_view parts = entry_chunk_view(&view);
-    assert_int_equal(parts.head->step, 1000u + with);
-    assert_int_equal(parts.head->session, 77);
-    assert_int_equal(parts.head->bytes, chunk->bytes);
-    assert_int_equal(parts.codecs[1], with);
-    size_t rest = chunk->bytes + (size_t)parts.head->columns * 5;
-    assert_int_equal(parts.head->crc, crc32c(0, parts.sizes, rest));
+    const struct chunk *chunk = ctx;
+    uint8_t with = (uint8_t)chunk->episode;
+    (void)error;
+    assert_true(at == chunk->at && at % 8 == 0);
+    assert_int_equal(view->head->step, 1000u + with);
+    assert_int_equal(view->head->session, 77);
+    assert_int_equal(view->head->bytes, chunk->bytes);
+    assert_int_equal(view->codecs[1], with);
     for (uint32_t i = 0; i < chunk->bytes; i++)
-        assert_int_equal(parts.data[i], with);
-    free(data);
+        assert_int_equal(view->data[i], with);
+    return RP_OK;
+}
+
+static void check_chunk(struct desk *self, struct chunk *chunk)
+{
+    ok(chunks_read(&self->stream->folder, &chunk->at, 1, check_view, chunk, &err));
 }
 
 static uint64_t live(const struct desk *self)
@@ -256,15 +216,24 @@ static uint64_t live(const struct desk *self)
     return sum;
 }
 
+static void note_first(void *ctx, const struct entry_view *entry)
+{
+    uint16_t *first = ctx;
+    if (!*first)
+        *first = entry->type;
+}
+
+/* And every segment begins with START, whatever its first chunk is like: a large one has a record of its own. */
 TEST(chunks_lie_where_they_say)
 {
-    static const uint32_t sizes[] = {0, 1, 400, 40000, RECORD_BYTES / 2 + 1, RECORD_BYTES - 80, 3 * RECORD_BYTES + 5};
+    static const uint32_t sizes[] = {RECORD_BYTES,        0, 1, 400, 40000, RECORD_BYTES / 2 + 1, RECORD_BYTES - 80,
+                                     3 * RECORD_BYTES + 5};
     enum { N = sizeof sizes / sizeof sizes[0] };
     for (int journal = 0; journal < 2; journal++) {
         struct desk desk;
         struct chunk *chunks[N];
         desk_open(&desk, false, journal);
-        desk_begin(&desk);
+        stream_begin(desk.stream);
         uint64_t before = 0;
         for (uint32_t i = 0; i < N; i++) {
             chunks[i] = make_chunk(&desk, sizes[i], (uint8_t)(i + 1));
@@ -276,7 +245,10 @@ TEST(chunks_lie_where_they_say)
         }
         desk_settle(&desk);
         for (uint32_t i = 0; i < N; i++)
-            check_chunk(&desk, chunks[i], (uint8_t)(i + 1));
+            check_chunk(&desk, chunks[i]);
+        uint16_t first_entry = 0;
+        each_entry(&desk, desk.stream->segment, note_first, &first_entry);
+        assert_int_equal(first_entry, ENTRY_START);
         uint64_t all = live(&desk);
         assert_true(all > 4 * RECORD_BYTES && all <= desk.stream->segments.total_bytes);
         /* again, in a segment of its own: the first holds nothing any more and can go */
@@ -296,7 +268,7 @@ TEST(chunks_lie_where_they_say)
         stream_remove_segment(desk.stream, first + 1); /* is being written: stays */
         for (uint32_t i = 0; i < N; i++) {
             assert_int_equal(disk_number(chunks[i]->at), first + 1);
-            check_chunk(&desk, chunks[i], (uint8_t)(i + 1));
+            check_chunk(&desk, chunks[i]);
             store_release(&desk.store, chunks[i]);
         }
         assert_int_equal(live(&desk), 0);
@@ -315,39 +287,13 @@ TEST(nothing_is_written_without_need)
 {
     struct desk desk;
     desk_open(&desk, false, false);
-    desk_begin(&desk);
+    stream_begin(desk.stream);
     stream_flush(desk.stream);
     assert_int_equal(desk.stream->given, 0);
     desk_close(&desk, false);
     desk_open(&desk, true, false);
     assert_int_equal(desk.stream->segments.n, 0);
     desk_close(&desk, true);
-}
-
-static void note_first(void *ctx, const struct entry_view *entry)
-{
-    uint16_t *first = ctx;
-    if (!*first)
-        *first = entry->type;
-}
-
-/* Whatever its first chunk is like: a large one has a record of its own. */
-TEST(every_segment_begins_with_start)
-{
-    for (int journal = 0; journal < 2; journal++) {
-        struct desk desk;
-        desk_open(&desk, false, journal);
-        desk_begin(&desk);
-        struct chunk *chunk = make_chunk(&desk, RECORD_BYTES, 1);
-        stream_chunk(desk.stream, chunk);
-        desk_settle(&desk);
-        check_chunk(&desk, chunk, 1);
-        uint16_t first = 0;
-        each_entry(&desk, desk.stream->segment, note_first, &first);
-        assert_int_equal(first, ENTRY_START);
-        store_release(&desk.store, chunk);
-        desk_close(&desk, true);
-    }
 }
 
 /* A disk that cannot be written: the stream says so, small records are held back, and nothing is lost. */
@@ -359,7 +305,7 @@ TEST(a_disk_that_can_not_be_written_fills_the_stream)
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     desk_open(&desk, false, true);
-    desk_begin(&desk);
+    stream_begin(desk.stream);
     desk_settle(&desk);
     assert_false(stream_is_full(desk.stream, NULL, 0));
     limit = (struct rlimit){5000, before.rlim_max};

@@ -93,10 +93,9 @@ static int forget(const char *path, const struct stat *info, int kind, struct FT
 
 static void start(struct embed *embed, const char *mode, const char *where, const char *load)
 {
-    char keys[300];
-    snprintf(keys, sizeof keys, "session: {expiry: 24h}\nfolder: %s\njournal: %s\ncheckpoint: {every: 0s, load: %s}\n",
-             where, mode, load);
-    embed_start(embed, TABLE, keys);
+    embed_start(embed, TABLE,
+                textf("session: {expiry: 24h}\nfolder: %s\njournal: %s\ncheckpoint: {every: 0s, load: %s}\n", where,
+                      mode, load));
 }
 
 /* Turns the loop until it is so. The broker's clock goes on, too: what failed is tried again. */

@@ -62,45 +62,32 @@ TEST(loose_files_are_refused, setup, tempdir_leave)
 TEST(damaged_files, setup, tempdir_leave)
 {
     struct key key, other;
-    char public_key[KEY_TEXT], secret[KEY_TEXT], other_public[KEY_TEXT], text[2048];
+    char public_key[KEY_TEXT], secret[KEY_TEXT], other_public[KEY_TEXT];
     key_make(&key, "a", &err);
     key_make(&other, "b", &err);
     key_text(key.public_key, public_key);
     key_text(key.secret_key, secret);
     key_text(other.public_key, other_public);
-    const char *const formats[] = {
+    const char *const texts[] = {
         "",
         "name a\n",
-        "name a\npublic %s\n",
-        "name a\npublic %s\nsecret short\n",
-        "name a\npublic %s\nsecret %s\nsecret %s\n",
-        "name a/b\npublic %s\nsecret %s\n",
-        "name a\npublic %s\nsecret %s\nbroker x\n",
-        "name a\npublic %s\nsecret %s extra\n",
-        "name a\npublic %s\nsecret %s\ncolour red\n",
+        textf("name a\npublic %s\n", public_key),
+        textf("name a\npublic %s\nsecret short\n", public_key),
+        textf("name a\npublic %s\nsecret %s\nsecret %s\n", public_key, secret, secret),
+        textf("name a/b\npublic %s\nsecret %s\n", public_key, secret),
+        textf("name a\npublic %s\nsecret %s\nbroker x\n", public_key, secret),
+        textf("name a\npublic %s\nsecret %s extra\n", public_key, secret),
+        textf("name a\npublic %s\nsecret %s\ncolour red\n", public_key, secret),
+        textf("name a\npublic %s\nsecret %s\n", other_public, secret),
     };
-    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-#pragma GCC diagnostic ignored "-Wformat-security"
-        snprintf(text, sizeof text, formats[i], public_key, secret, secret);
-#pragma GCC diagnostic pop
-        write_text(path, text, 0600);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        write_text(path, texts[i], 0600);
         assert_int_equal(key_read(path, &other, &err), RP_INVALID_ARGUMENT);
-        assert_null(strstr(err.text, secret));
+        assert_has_not(err.text, secret);
     }
-    snprintf(text, sizeof text, "name a\npublic %s\nsecret %s\n", other_public, secret);
-    write_text(path, text, 0600);
-    assert_int_equal(key_read(path, &other, &err), RP_INVALID_ARGUMENT);
-    snprintf(text, sizeof text, "# note\n\n name a \r\npublic %s\nsecret %s\n", public_key, secret);
-    write_text(path, text, 0600);
-    assert_int_equal(key_read(path, &other, &err), RP_OK);
-    memset(text, 'x', sizeof text - 1);
-    text[sizeof text - 1] = '\0';
-    FILE *file = fopen(path, "w");
-    for (int i = 0; i < 10; i++)
-        fputs(text, file);
-    fclose(file);
+    write_text(path, textf("# note\n\n name a \r\npublic %s\nsecret %s\n", public_key, secret), 0600);
+    ok(key_read(path, &other, &err));
+    write_text(path, textf("%020000d", 1), 0600);
     assert_int_equal(key_read(path, &other, &err), RP_IO);
 }
 
@@ -144,11 +131,24 @@ static struct allowed_key make_allowed(const char *name, uint32_t roles)
     return out;
 }
 
-TEST(list, setup, tempdir_leave)
+/* Fails unless the list has exactly these keys. */
+static void expect_list(const struct allowed_key *keys, uint32_t n)
 {
     struct allow_list list;
-    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
-    assert_int_equal(list.n, 0);
+    ok(allow_read(tempdir, &list, &err));
+    assert_int_equal(list.n, n);
+    for (uint32_t i = 0; i < n; i++) {
+        char text[KEY_TEXT];
+        key_text(keys[i].public_key, text);
+        assert_memory_equal(&list.keys[i], &keys[i], sizeof keys[i]);
+        assert_ptr_equal(allow_find(&list, text), &list.keys[i]);
+    }
+    allow_free(&list);
+}
+
+TEST(list, setup, tempdir_leave)
+{
+    expect_list(NULL, 0);
     struct allowed_key keys[] = {make_allowed("a", KEY_ACTOR), make_allowed("b", KEY_ADMIN | KEY_LEARNER)};
     keys[0].quota = (struct quota){3, 1 << 20, 7, 0, 100};
     assert_int_equal(allow_add(tempdir, &keys[0], &err), RP_OK);
@@ -156,43 +156,32 @@ TEST(list, setup, tempdir_leave)
     assert_int_equal(allow_add(tempdir, &keys[1], &err), RP_ALREADY_EXISTS);
     struct allowed_key same = make_allowed("a", KEY_ADMIN);
     assert_int_equal(allow_add(tempdir, &same, &err), RP_ALREADY_EXISTS);
-    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
-    assert_int_equal(list.n, 2);
-    assert_memory_equal(&list.keys[0], &keys[0], sizeof keys[0]);
-    assert_memory_equal(&list.keys[1], &keys[1], sizeof keys[1]);
+    expect_list(keys, 2);
     char text[KEY_TEXT];
     key_text(keys[0].public_key, text);
-    assert_ptr_equal(allow_find(&list, text), &list.keys[0]);
-    allow_free(&list);
     const struct quota some = {-1, -1, 9, -1, 0};
     keys[0].roles = KEY_OBSERVER;
     keys[1].quota = some;
     assert_int_equal(allow_change(tempdir, "a", KEY_OBSERVER, &(struct quota){-1, -1, -1, -1, -1}, &err), RP_OK);
     assert_int_equal(allow_change(tempdir, "b", 0, &some, &err), RP_OK);
     assert_int_equal(allow_change(tempdir, "c", 0, &some, &err), RP_NOT_FOUND);
-    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
-    assert_int_equal(list.n, 2);
-    assert_memory_equal(&list.keys[0], &keys[0], sizeof keys[0]);
-    assert_memory_equal(&list.keys[1], &keys[1], sizeof keys[1]);
-    allow_free(&list);
+    expect_list(keys, 2);
     assert_int_equal(allow_remove(tempdir, text, &err), RP_OK);
     assert_int_equal(allow_remove(tempdir, text, &err), RP_NOT_FOUND);
     assert_int_equal(allow_remove(tempdir, "b", &err), RP_OK);
-    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
-    assert_int_equal(list.n, 0);
+    expect_list(NULL, 0);
     assert_int_equal(allow_add("/nowhere", &keys[0], &err), RP_NOT_FOUND);
 }
 
 /* Comments and the lines of others survive a change; a wrong line is named by its number. */
 TEST(list_edited_by_hand, setup, tempdir_leave)
 {
-    char file[96], text[512], line[KEY_TEXT];
+    char line[KEY_TEXT];
+    const char *file = owned(strdup(tempdir_at(ALLOW_FILE)));
     struct allow_list list;
     struct allowed_key hand = make_allowed("hand", KEY_ACTOR), added = make_allowed("added", KEY_OBSERVER);
-    snprintf(file, sizeof file, "%s/%s", tempdir, ALLOW_FILE);
     key_text(hand.public_key, line);
-    snprintf(text, sizeof text, "# mine\n\nhand actor %s granted=64MiB", line);
-    write_text(file, text, 0600);
+    write_text(file, textf("# mine\n\nhand actor %s granted=64MiB", line), 0600);
     assert_int_equal(allow_add(tempdir, &added, &err), RP_OK);
     assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
     assert_int_equal(list.n, 2);
@@ -200,24 +189,18 @@ TEST(list_edited_by_hand, setup, tempdir_leave)
     allow_free(&list);
     assert_int_equal(allow_remove(tempdir, "hand", &err), RP_OK);
     assert_memory_equal(file_text(file), "# mine\n", 7);
-    static const char *const wrong[] = {"x",
-                                        "x actor",
-                                        "x actor short",
-                                        "x actor %s sessions",
-                                        "x actor %s sessions=-1",
-                                        "x actor %s size=3",
-                                        "x boss %s",
-                                        "a b actor %s"};
+    const char *const wrong[] = {"x",
+                                 "x actor",
+                                 "x actor short",
+                                 textf("x actor %s sessions", line),
+                                 textf("x actor %s sessions=-1", line),
+                                 textf("x actor %s size=3", line),
+                                 textf("x boss %s", line),
+                                 textf("a b actor %s", line)};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        char full[512];
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-        snprintf(full, sizeof full, wrong[i], line);
-#pragma GCC diagnostic pop
-        snprintf(text, sizeof text, "\n%s\n", full);
-        write_text(file, text, 0600);
+        write_text(file, textf("\n%s\n", wrong[i]), 0600);
         assert_int_equal(allow_read(tempdir, &list, &err), RP_INVALID_ARGUMENT);
-        assert_non_null(strstr(err.text, "line 2"));
+        assert_has(err.text, "line 2");
     }
     write_text(file, "", 0622);
     assert_int_equal(allow_read(tempdir, &list, &err), RP_PERMISSION_DENIED);
@@ -226,7 +209,7 @@ TEST(list_edited_by_hand, setup, tempdir_leave)
 /* Root changes the files of a broker that runs as somebody else: it can still read them. */
 TEST(files_keep_their_owner, setup, tempdir_leave)
 {
-    char file[96];
+    const char *file = tempdir_at(ALLOW_FILE);
     struct stat info;
     struct key key;
     struct allowed_key allowed = make_allowed("a", KEY_ACTOR);
@@ -234,7 +217,6 @@ TEST(files_keep_their_owner, setup, tempdir_leave)
     if (geteuid() != 0)
         skip();
     assert_int_equal(chown(tempdir, owner, owner), 0);
-    snprintf(file, sizeof file, "%s/%s", tempdir, ALLOW_FILE);
     assert_int_equal(allow_add(tempdir, &allowed, &err), RP_OK);
     assert_int_equal(stat(file, &info), 0);
     assert_int_equal(info.st_uid, owner);

@@ -4,6 +4,7 @@
 #include "agent/run/program.h"
 #include "tests/support/facts.h"
 #include "tests/support/runtext.h"
+#include "tests/support/tempdir.h"
 
 static const struct endpoints bound = {"tcp://127.0.0.1:5001", "tcp://127.0.0.1:5002", "tcp://127.0.0.1:5003"};
 
@@ -42,17 +43,24 @@ static void end(struct fixture *self)
 
 FIXTURE(struct fixture, begin, end)
 
-/* The words with blanks between them, against the expected ones. */
+static void free_words(void *words)
+{
+    command_free(&(char **){words});
+}
+
+/* The words with blanks between them. */
+static const char *joined(char **list)
+{
+    const char *text = "";
+    at_end(free_words, must(list));
+    for (char **word = list; *word; word++)
+        text = textf("%s%s%s", text, word == list ? "" : " ", *word);
+    return text;
+}
+
 static void expect(const struct command_context *context, enum role role, uint32_t index, const char *expected)
 {
-    char **list = command_build(context, role, index, &err), text[2048] = "";
-    if (!list)
-        fail_msg("%s", err.text);
-    for (char **word = list; *word; word++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", word == list ? "" : " ", *word);
-    assert_string_equal(text, expected);
-    command_free(&list);
-    assert_null(list);
+    assert_string_equal(joined(command_build(context, role, index, &err)), expected);
 }
 
 CASE(workers)
@@ -105,17 +113,15 @@ static void expect_read(const struct command_context *context, enum role role, e
     assert_int_equal(program.run.learners.count, 3);
     program_end(&program);
     command_free(&list);
+    assert_null(list);
 }
 
 CASE(our_programs_understand_it)
 {
-    char path[] = "/tmp/test_command.XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, run_default_yaml, strlen(run_default_yaml)), strlen(run_default_yaml));
-    close(fd);
+    assert_int_equal(tempdir_enter(NULL), 0);
+    file_put(tempdir_at("run.yaml"), run_default_yaml);
     READ_WITH(f, "stop.time=5s");
-    f->context.config_path = path;
+    f->context.config_path = owned(strdup(tempdir_at("run.yaml")));
     f->context.learners = 3;
     static const char *const folders[] = {"", "runs/a-1", "it's: here", "a #b", "'x'", "[x]", "- y"};
     for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
@@ -124,42 +130,37 @@ CASE(our_programs_understand_it)
         expect_read(&f->context, ROLE_ACTOR, PROGRAM_ACTOR, folders[i]);
         expect_read(&f->context, ROLE_EVALUATOR, PROGRAM_ACTOR, folders[i]);
     }
-    unlink(path);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
+
+#define BROKER "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints"
 
 CASE(broker)
 {
     READ_WITH(f, "broker.service=tcp://127.0.0.1:0", "broker.ingest=tcp://127.0.0.1:0",
               "broker.events=tcp://127.0.0.1:0");
     f->context.endpoints = NULL;
-    expect(&f->context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
+    expect(&f->context, ROLE_BROKER, 0, BROKER);
     f->context.endpoints = &bound;
     static const char *const more[] = {"broker.tables[0].limiter.kind=none", NULL};
     f->context.overrides = more;
     expect(&f->context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
-           "--set broker.service=tcp://127.0.0.1:5001 --set broker.ingest=tcp://127.0.0.1:5002 "
-           "--set broker.events=tcp://127.0.0.1:5003 --set broker.tables[0].limiter.kind=none");
+           BROKER " --set broker.service=tcp://127.0.0.1:5001 --set broker.ingest=tcp://127.0.0.1:5002 "
+                  "--set broker.events=tcp://127.0.0.1:5003 --set broker.tables[0].limiter.kind=none");
     /* What the user wrote stays: a port, a path, all interfaces with any port. */
     READ_WITH(f, "broker.service=tcp://*:0", "broker.ingest=tcp://*:7777", "broker.events=ipc:///tmp/x");
-    expect(&f->context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
-           "--set broker.service=tcp://*:5001");
+    expect(&f->context, ROLE_BROKER, 0, BROKER " --set broker.service=tcp://*:5001");
     f->context.endpoints = NULL;
-    expect(&f->context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
+    expect(&f->context, ROLE_BROKER, 0, BROKER);
 }
 
 /* Each shard has ports of its own, which a restarted broker finds in its file. */
 CASE(broker_with_shards)
 {
     READ_WITH(f, "broker.shards=4", "broker.service=tcp://*:0");
-    expect(&f->context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints --again");
+    expect(&f->context, ROLE_BROKER, 0, BROKER " --again");
     f->context.endpoints = NULL;
-    expect(&f->context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
+    expect(&f->context, ROLE_BROKER, 0, BROKER);
 }
 
 /* What the broker keeps lies in the run's folder, unless the file says another place. */
@@ -168,9 +169,7 @@ CASE(broker_keeps)
     READ_WITH(f, "broker.folder=broker");
     f->context.endpoints = NULL;
     f->context.folder = "runs/it's 1";
-    expect(&f->context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
-           "--set broker.folder='runs/it''s 1/broker'");
+    expect(&f->context, ROLE_BROKER, 0, BROKER " --set broker.folder='runs/it''s 1/broker'");
     static const struct {
         const char *dir, *path;
     } cases[] = {{"broker", "run/broker"}, {"a/b", "run/a/b"},     {".x", "run/.x"},  {"/var/x", "/var/x"},
@@ -205,36 +204,18 @@ CASE(error_names_the_placeholder)
     char *words[] = {"./x", "--at={servise}"};
     struct schema_list before = f->config.actors.command;
     f->config.actors.command = (struct schema_list){words, 2};
-    assert_null(command_build(&f->context, ROLE_ACTOR, 0, &err));
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    must_fail_new(command_build(&f->context, ROLE_ACTOR, 0, &err), RP_INVALID_ARGUMENT, NULL);
     assert_true(facts_within(err.text, "actors.command: there is no placeholder like '{servise}'"));
     f->config.actors.command = before;
 }
 
-static void expect_words(char **list, const char *const *expected, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        assert_string_equal(list[i], expected[i]);
-    assert_null(list[n]);
-}
-
 CASE(environment)
 {
-    static const char *const expected[] = {"REPLAY_ENDPOINT=tcp://127.0.0.1:5001",
-                                           "REPLAY_INDEX=4",
-                                           "REPLAY_FOLDER=run",
-                                           "REPLAY_CONFIG=run/config.yaml",
-                                           "REPLAY_COUNT=5",
-                                           "REPLAY_SEED=5",
-                                           "REPLAY_TABLE=replay",
-                                           "OPENBLAS_NUM_THREADS=1",
-                                           "REPLAY_KEY_FILE="}; /* not that of the user's environment */
-    char **list = command_environment(&f->context, ROLE_ACTOR, 4);
-    expect_words(list, expected, sizeof expected / sizeof expected[0]);
-    command_free(&list);
-    list = command_environment(&f->context, ROLE_BROKER, 0);
-    assert_string_equal(list[0], "REPLAY_INDEX=0");
-    command_free(&list);
+    assert_string_equal(joined(command_environment(&f->context, ROLE_ACTOR, 4)),
+                        "REPLAY_ENDPOINT=tcp://127.0.0.1:5001 REPLAY_INDEX=4 REPLAY_FOLDER=run "
+                        "REPLAY_CONFIG=run/config.yaml REPLAY_COUNT=5 REPLAY_SEED=5 REPLAY_TABLE=replay "
+                        "OPENBLAS_NUM_THREADS=1 REPLAY_KEY_FILE="); /* not that of the user's environment */
+    assert_memory_equal(joined(command_environment(&f->context, ROLE_BROKER, 0)), "REPLAY_INDEX=0", 14);
 }
 
 /* A thousand writers with one key are enough for most runs; a larger run tells its broker. */
@@ -245,49 +226,37 @@ CASE(writers_of_a_run)
     for (int large = 0; large < 2; large++) {
         read_with(f, large ? own : NULL);
         f->context.keys = &keys;
-        char **list = command_build(&f->context, ROLE_BROKER, 0, &err);
-        bool found = false;
-        for (char **word = list; *word; word++)
-            found |= strcmp(*word, "broker.security.quota.sessions=2400") == 0;
-        assert_int_equal(found, large);
-        command_free(&list);
+        const char *words = joined(command_build(&f->context, ROLE_BROKER, 0, &err));
+        assert_int_equal(strstr(words, " broker.security.quota.sessions=2400") != NULL, large);
     }
 }
 
 CASE(measure)
 {
-    static const char *const expected[] = {
-        "/opt/bin/replay-actor", "-c", "run/config.yaml", "--weights", "w", "--episodes", "33", "--folder", ""};
+    struct command_evaluation evaluation = {.weights = "w"};
     READ_WITH(f, "evaluator.episodes=33");
-    char **list = command_evaluate(&f->context, &(struct command_evaluation){.weights = "w"}, NULL);
-    expect_words(list, expected, sizeof expected / sizeof expected[0]);
-    command_free(&list);
-    static const char *const measures[] = {"python3", "configs/a.py", "evaluator", "--weights",
-                                           "w",       "--episodes",   "7",         "--json"};
+    assert_string_equal(joined(command_evaluate(&f->context, &evaluation, NULL)),
+                        "/opt/bin/replay-actor -c run/config.yaml --weights w --episodes 33 --folder ");
     READ_WITH(f, "evaluator.command=[python3, '{here}/a.py', evaluator]");
     expect(&f->context, ROLE_EVALUATOR, 0, "python3 configs/a.py evaluator");
-    list = command_evaluate(&f->context, &(struct command_evaluation){.weights = "w", .episodes = "7", .json = true},
-                            NULL);
-    expect_words(list, measures, sizeof measures / sizeof measures[0]);
-    command_free(&list);
+    evaluation.episodes = "7";
+    evaluation.json = true;
+    assert_string_equal(joined(command_evaluate(&f->context, &evaluation, NULL)),
+                        "python3 configs/a.py evaluator --weights w --episodes 7 --json");
 }
 
 static rp_status read_endpoints(const char *text, size_t size, struct endpoints *out)
 {
+    const char *path = tempdir_at("endpoints");
     err = (rp_error){0};
-    char path[] = "/tmp/test_command.XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, size), size);
-    close(fd);
+    file_write(path, text, size, 0600);
     rp_status status = endpoints_read(path, out, &err);
-    unlink(path);
     if (status != RP_OK)
-        assert_non_null(strstr(err.text, path));
+        assert_has(err.text, path);
     return status;
 }
 
-TEST(endpoints)
+TEST(endpoints, tempdir_enter, tempdir_leave)
 {
     struct endpoints out;
     static const char good[] = "service tcp://0.0.0.0:1\ningest ipc:///tmp/service/events\nevents tcp://*:3\n";

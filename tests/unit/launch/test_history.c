@@ -1,12 +1,10 @@
 /* metrics.jsonl: what thinning keeps, against a model that looks at all lines at once; a day's size; crashes; means over time. */
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "agent/launch/process/status.h"
 #include "agent/launch/series.h"
 #include "agent/run/thin.h"
 #include "proto/base/rng.h"
+#include "tests/support/statuses.h"
 #include "tests/support/tempdir.h"
 
 static char path[96];
@@ -141,33 +139,6 @@ TEST(model, enter, tempdir_leave)
 
 /* ---- a day of a run ---- */
 
-static struct status status_at(double elapsed_s)
-{
-    struct status status = {.name = "cartpole-dqn",
-                            .folder = "/home/someone/experiments/runs/cartpole-dqn-20260131-18000",
-                            .phase = PHASE_RUNNING,
-                            .unix_s = 1794772775.5966854 + elapsed_s,
-                            .elapsed_s = elapsed_s,
-                            .steps = (uint64_t)(5183.33 * elapsed_s),
-                            .stop_value = INFINITY,
-                            .progress = elapsed_s / 3e5,
-                            .steps_rate = 5183.330877316924,
-                            .inserts_rate = elapsed_s < 43200 ? 1000 : 3000,
-                            .samples_rate = 170225.4201097958,
-                            .spi = 32.08931374943307,
-                            .actor_idle = 0.9670036249599198,
-                            .learner_idle = 0.20695350792999345,
-                            .memory = 500 << 20,
-                            .cpu = 1.9384756};
-    snprintf(status.waits, sizeof status.waits,
-             "the actors wait for samples: the limiter of table 'replay' allows an "
-             "insert only after learners have taken more samples");
-    snprintf(status.advice, sizeof status.advice, "More learners, or fewer actors, would help.");
-    status.planned_inserts = status.planned_samples = status.planned_actor_idle = status.planned_learner_idle = NAN;
-    status.value = status.best = status.actor_value = NAN;
-    return status;
-}
-
 /* Means over points and their time, as a chart shows them. */
 static double mean_over_time(const struct series *self, uint32_t column)
 {
@@ -189,6 +160,13 @@ static void take_peak(void *ctx, struct json_object *line, double *values)
 TEST(day, enter, tempdir_leave)
 {
     struct line_file history;
+    struct status status =
+        status_of("\"name\": \"cartpole-dqn\", \"folder\": \"runs/cartpole-dqn-20260131\", \"phase\": \"running\", "
+                  "\"steps_rate\": 5183.330877316924, \"samples_rate\": 170225.4201097958, "
+                  "\"spi\": 32.08931374943307, \"actor_idle\": 0.9670036249599198, "
+                  "\"learner_idle\": 0.20695350792999345, \"cpu\": 1.9384756, "
+                  "\"waits\": \"the actors wait for samples: the limiter of table 'replay' allows an insert only after "
+                  "learners have taken more samples\", \"advice\": \"More learners, or fewer actors, would help.\"");
     struct stat file;
     off_t most = 0;
     ino_t first = 0;
@@ -197,8 +175,12 @@ TEST(day, enter, tempdir_leave)
     first = file.st_ino;
     FILE *reader = fopen(path, "re"); /* one that read on while the file was replaced */
     for (int i = 1; i <= 86400; i++) {
-        struct status status = status_at(i);
-        status.memory += i == 7777 ? 1 << 20 : 0; /* a peak of one second */
+        status.unix_s = 1794772775.5966854 + i;
+        status.elapsed_s = i;
+        status.steps = (uint64_t)(5183.33 * i);
+        status.progress = i / 3e5;
+        status.inserts_rate = i < 43200 ? 1000 : 3000;
+        status.memory = (i == 7777 ? 501 : 500) << 20; /* a peak of one second */
         char *text = status_to_json(&status, false);
         line_file_add(&history, text);
         free(text);
@@ -245,26 +227,4 @@ TEST(refused, enter, tempdir_leave)
     assert_true(line_file_thin(&history));
     assert_int_equal(history.kept, 2);
     line_file_fini(&history);
-}
-
-/* A limit of the file's size stands for a full disk: the next line stands apart from the one that was cut. */
-TEST(a_full_disk_cuts_one_line, enter, tempdir_leave)
-{
-    struct line_file history;
-    struct rlimit before, tight;
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    signal(SIGXFSZ, SIG_IGN);
-    open_history(&history);
-    line_file_add(&history, "{\"elapsed_s\": 1.0}");
-    tight = before;
-    tight.rlim_cur = 30;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
-    line_file_add(&history, "{\"elapsed_s\": 2.0, \"more\": 1}");
-    line_file_add(&history, "{\"elapsed_s\": 3.0}");
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    line_file_add(&history, "{\"elapsed_s\": 4.0}");
-    line_file_add(&history, "{\"elapsed_s\": 5.0}");
-    assert_true(line_file_thin(&history));
-    line_file_fini(&history);
-    assert_string_equal(file_text(path), "{\"elapsed_s\": 1.0}\n{\"elapsed_s\": 4.0}\n{\"elapsed_s\": 5.0}\n");
 }

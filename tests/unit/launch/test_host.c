@@ -1,5 +1,4 @@
 /* Hosts, with the real node agent as the carrier: processes there, ends of connections, carriers that fail, and the network. */
-#include <inttypes.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -97,11 +96,10 @@ CASE(environment)
                                             .environment = environment,
                                             .log = file_in(f->dir, "a.log"),
                                             .place = host_place((hostbed_connect(f, 0), f->host))};
-    assert_int_equal(process_start(&a, &options, clock_ns(), &err), RP_OK);
+    ok(process_start(&a, &options, clock_ns(), &err));
     assert_int_equal(hostbed_await_end(f, &a), 0);
-    char expected[1024];
-    snprintf(expected, sizeof expected, "a b=c|with \"quotes\"\n and \x01 \xff\n%s\n", getcwd(cwd, sizeof cwd));
-    assert_string_equal(hostbed_log(f, "a"), expected);
+    assert_string_equal(hostbed_log(f, "a"),
+                        textf("a b=c|with \"quotes\"\n and \x01 \xff\n%s\n", getcwd(cwd, sizeof cwd)));
 }
 
 CASE(ask_and_kill)
@@ -137,15 +135,12 @@ CASE(no_such_program)
 CASE(too_long_a_command)
 {
     struct process a;
-    char *word = calloc(1, 100000), log[128];
-    memset(word, 'x', 99999);
     hostbed_connect(f, 0);
-    snprintf(log, sizeof log, "%s/a.log", f->dir);
-    const char *const argv[] = {"/bin/echo", word, NULL};
-    const struct process_options options = {.name = "a", .argv = argv, .log = log, .place = host_place(f->host)};
+    const char *const argv[] = {"/bin/echo", textf("%0100000d", 1), NULL};
+    const struct process_options options = {
+        .name = "a", .argv = argv, .log = file_in(f->dir, "a.log"), .place = host_place(f->host)};
     assert_int_equal(process_start(&a, &options, clock_ns(), &err), RP_INVALID_ARGUMENT);
     assert_false(a.running);
-    free(word);
     hostbed_shell(f, &a, "a", "exit 0"); /* the connection is still good */
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
@@ -155,44 +150,26 @@ CASE(many)
     enum { N = 50 };
     struct process processes[N];
     hostbed_connect(f, 0);
+    for (int i = 0; i < N; i++)
+        hostbed_shell(f, &processes[i], textf("p%d", i), textf("echo %d; exit %d", i, i));
     for (int i = 0; i < N; i++) {
-        char name[32], script[96];
-        snprintf(name, sizeof name, "p%d", i);
-        snprintf(script, sizeof script, "echo %d; exit %d", i, i);
-        hostbed_shell(f, &processes[i], name, script);
-    }
-    for (int i = 0; i < N; i++) {
-        char name[32], text[32];
-        snprintf(name, sizeof name, "p%d", i);
-        snprintf(text, sizeof text, "%d\n", i);
         assert_int_equal(hostbed_await_end(f, &processes[i]), i << 8);
-        assert_string_equal(hostbed_log(f, name), text);
+        assert_string_equal(hostbed_log(f, textf("p%d", i)), textf("%d\n", i));
     }
 }
 
 static int64_t memory_of(pid_t pid)
 {
-    char path[64];
     long pages = 0;
-    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
-    FILE *file = fopen(path, "re");
-    assert_true(file && fscanf(file, "%*d %ld", &pages) == 1);
-    fclose(file);
+    assert_int_equal(sscanf(file_text(textf("/proc/%d/statm", (int)pid)), "%*d %ld", &pages), 1);
     return pages * sysconf(_SC_PAGESIZE);
 }
 
 /* The bytes that a process has written; -1: not known. */
 static int64_t written_by(pid_t pid)
 {
-    char path[64], line[128];
-    int64_t bytes = -1;
-    snprintf(path, sizeof path, "/proc/%d/io", (int)pid);
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file))
-        sscanf(line, "wchar: %" SCNd64, &bytes);
-    if (file)
-        fclose(file);
-    return bytes;
+    const char *line = strstr(file_text(textf("/proc/%d/io", (int)pid)), "wchar: ");
+    return line ? atoll(line + strlen("wchar: ")) : -1;
 }
 
 CASE(flood)
@@ -223,12 +200,18 @@ CASE(flood)
 
 /* ---- ends of connections ---- */
 
+/* Starts a process with a child, which ignores what can be ignored, and waits until it runs. */
+static void start_stubborn(struct hostbed *f, struct process *process)
+{
+    hostbed_shell(f, process, "a", "trap '' TERM HUP; sleep 1000 & echo ready; while :; do sleep 0.1; done");
+    hostbed_await(f, hostbed_log(f, "a")[0]);
+}
+
 CASE(node_killed)
 {
     struct process a;
     hostbed_connect(f, 0);
-    hostbed_shell(f, &a, "a", "sleep 1000 & echo ready; while :; do sleep 0.1; done");
-    hostbed_await(f, hostbed_log(f, "a")[0]);
+    start_stubborn(f, &a);
     char old[HOST_PATH];
     snprintf(old, sizeof old, "%s", host_info(f->host)->facts.work);
     assert_int_equal(kill(hostbed_node(f), SIGKILL), 0);
@@ -249,8 +232,7 @@ CASE(closed)
 {
     struct process a;
     hostbed_connect(f, 0);
-    hostbed_shell(f, &a, "a", "trap '' TERM HUP; sleep 1000 & echo ready; while :; do sleep 0.1; done");
-    hostbed_await(f, hostbed_log(f, "a")[0]);
+    start_stubborn(f, &a);
     host_close(f->host);
     assert_int_equal(host_info(f->host)->state, HOST_ABSENT);
     assert_int_equal(hostbed_await_end(f, &a), PROCESS_LOST);
@@ -266,7 +248,7 @@ CASE(launcher_killed)
     if (launcher == 0) {
         guard_start(&f->guard, NULL);
         hostbed_connect(f, 0);
-        hostbed_shell(f, &a, "a", "trap '' TERM HUP; sleep 1000 & echo ready; while :; do sleep 0.1; done");
+        start_stubborn(f, &a);
         for (;;)
             hostbed_tend(f);
     }
@@ -282,8 +264,7 @@ CASE(stopped)
     struct process a;
     pid_t one = 0;
     hostbed_connect(f, LEASE_NS);
-    hostbed_shell(f, &a, "a", "sleep 1000 & echo ready; while :; do sleep 0.1; done");
-    hostbed_await(f, hostbed_log(f, "a")[0]);
+    start_stubborn(f, &a);
     pid_t node = hostbed_node(f);
     assert_int_equal(kill(node, SIGSTOP), 0);
     int64_t start_ns = clock_ns();
@@ -311,9 +292,7 @@ CASE(lease_there)
 
 CASE(end_of_input)
 {
-    char command[512];
-    snprintf(command, sizeof command, "\"$RP_LAUNCH\" node </dev/null >%s/out 2>&1", f->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(system(textf("\"$RP_LAUNCH\" node </dev/null >%s/out 2>&1", f->dir)), 0);
     assert_string_equal(file_text(file_in(f->dir, "out")), "@rp {\"type\":\"here\"}\n");
     assert_string_equal(hostbed_work(f), "");
 }
@@ -378,9 +357,7 @@ CASE(other_version)
 /* Asks the host to connect; gives the answer. */
 static const struct host_probe *probe(struct hostbed *f, const char *scheme, uint16_t port)
 {
-    char endpoint[64];
-    snprintf(endpoint, sizeof endpoint, "%s127.0.0.1:%u", scheme, port);
-    assert_int_equal(host_probe(f->host, endpoint, &err), RP_OK);
+    ok(host_probe(f->host, textf("%s127.0.0.1:%u", scheme, port), &err));
     assert_false(host_info(f->host)->probe.done);
     hostbed_await(f, host_info(f->host)->probe.done);
     return &host_info(f->host)->probe;
@@ -401,10 +378,4 @@ CASE(reaches_home)
     close(listener);
     answer = probe(f, "", ntohs(at.sin_port));
     assert_true(!answer->ok && answer->text[0]);
-}
-
-int main(void)
-{
-    signal(SIGPIPE, SIG_IGN);
-    return test_run(NULL, NULL);
 }

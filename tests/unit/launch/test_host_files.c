@@ -7,14 +7,18 @@
 
 FIXTURE(struct hostbed, hostbed_set_up, hostbed_tear_down)
 
+/* What a file of the run's folder holds. */
+static const char *copy_of(const struct hostbed *f, const char *name)
+{
+    return file_text(file_in(f->folder, name));
+}
+
 CASE(mirror)
 {
     struct process a;
-    char script[2048];
     hostbed_connect(f, 0);
     const char *work = host_info(f->host)->facts.work;
-    snprintf(
-        script, sizeof script,
+    const char *script = textf(
         "cd '%s' && echo 1 > a.jsonl && mkdir -p a/deep/er && echo x > a/deep/er/file && echo secret > config.yaml && "
         "mkdir keys && echo k > keys/k && echo hidden > .hidden && echo t > a.w.tmp && echo old > a.w && "
         "ln -s /etc/passwd link && "
@@ -23,19 +27,19 @@ CASE(mirror)
     assert_int_equal(mkfifo(file_in(work, "go1"), 0600), 0);
     assert_int_equal(mkfifo(file_in(work, "go2"), 0600), 0);
     hostbed_shell(f, &a, "a", script);
-    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.jsonl")), "1\n") == 0);
-    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a/deep/er/file")), "x\n") == 0);
-    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.w")), "old\n") == 0);
+    hostbed_await(f, strcmp(copy_of(f, "a.jsonl"), "1\n") == 0);
+    hostbed_await(f, strcmp(copy_of(f, "a/deep/er/file"), "x\n") == 0);
+    hostbed_await(f, strcmp(copy_of(f, "a.w"), "old\n") == 0);
     struct stat before, after;
     assert_int_equal(stat(file_in(f->folder, "a.jsonl"), &before), 0);
     file_put(file_in(work, "go1"), "\n");
-    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.jsonl")), "1\n2\n") == 0);
+    hostbed_await(f, strcmp(copy_of(f, "a.jsonl"), "1\n2\n") == 0);
     assert_int_equal(stat(file_in(f->folder, "a.jsonl"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino); /* appended */
-    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.w")), "newer\n") == 0);
+    hostbed_await(f, strcmp(copy_of(f, "a.w"), "newer\n") == 0);
     file_put(file_in(work, "go2"), "\n");
     assert_int_equal(hostbed_await_end(f, &a), 4 << 8);
-    assert_string_equal(file_text(file_in(f->folder, "a.jsonl")), "3\n"); /* at the latest with the end */
+    assert_string_equal(copy_of(f, "a.jsonl"), "3\n"); /* at the latest with the end */
     static const char *const absent[] = {"config.yaml", "keys", ".hidden", "a.w.tmp", "link", "go1"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
         assert_false(file_exists(file_in(f->folder, absent[i])));
@@ -45,27 +49,24 @@ CASE(mirror)
 CASE(end_after_files)
 {
     struct process a;
-    char script[1024];
     hostbed_connect(f, 0);
-    snprintf(script, sizeof script,
-             "head -c 5000000 /dev/urandom > '%s/a.big'; head -c 3000000 /dev/zero; cksum < '%s/a.big' > '%s/sum'",
-             host_info(f->host)->facts.work, host_info(f->host)->facts.work, f->dir);
+    const char *script =
+        textf("head -c 5000000 /dev/urandom > '%s/a.big'; head -c 3000000 /dev/zero; cksum < '%s/a.big' > '%s/sum'",
+              host_info(f->host)->facts.work, host_info(f->host)->facts.work, f->dir);
     hostbed_shell(f, &a, "a", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_int_equal(file_size(file_in(f->dir, "a.log")), 3000000);
-    char command[512];
-    snprintf(command, sizeof command, "cksum < '%s/a.big' | cmp - '%s/sum'", f->folder, f->dir);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(system(textf("cksum < '%s/a.big' | cmp - '%s/sum'", f->folder, f->dir)), 0);
 }
 
-/* A process goes on with its own files after its host was lost, and files that are gone at home are gone there. */
+/* A process goes on with its own files after its host was lost, and a file that is gone at home comes back with its next bytes. */
 CASE(own_files)
 {
     struct process a;
-    char script[1024];
+    const char *script = NULL;
     hostbed_connect(f, 0);
     for (int round = 1; round <= 3; round++) {
-        snprintf(script, sizeof script, "echo %d >> '%s/actor-0.jsonl'", round, host_info(f->host)->facts.work);
+        script = textf("echo %d >> '%s/actor-0.jsonl'", round, host_info(f->host)->facts.work);
         hostbed_shell(f, &a, "actor-0", script);
         assert_int_equal(hostbed_await_end(f, &a), 0);
         if (round == 2)
@@ -76,27 +77,25 @@ CASE(own_files)
         hostbed_await(f, host_info(f->host)->state == HOST_READY);
     }
     assert_int_equal(host_info(f->host)->times, 2);
-    assert_string_equal(file_text(file_in(f->folder, "actor-0.jsonl")), "1\n2\n");
-    unlink(file_in(f->folder, "actor-0.jsonl"));
+    assert_string_equal(copy_of(f, "actor-0.jsonl"), "1\n2\n");
+    unlink(file_in(f->folder, "actor-0.jsonl")); /* the host has it still */
     hostbed_shell(f, &a, "actor-0", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
-    assert_string_equal(file_text(file_in(f->folder, "actor-0.jsonl")), "2\n");
+    hostbed_await(f, strcmp(copy_of(f, "actor-0.jsonl"), "1\n2\n2\n") == 0);
 }
 
 /* A copy at home that somebody has cut is made whole again. */
 CASE(copy_cut)
 {
     struct process a;
-    char script[1024];
     hostbed_connect(f, 0);
-    snprintf(script, sizeof script, "cd '%s'; echo one > a.x; read y < go; echo two >> a.x",
-             host_info(f->host)->facts.work);
+    const char *script = textf("cd '%s'; echo one > a.x; read y < go; echo two >> a.x", host_info(f->host)->facts.work);
     assert_int_equal(mkfifo(file_in(host_info(f->host)->facts.work, "go"), 0600), 0);
     hostbed_shell(f, &a, "a", script);
-    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.x")), "one\n") == 0);
+    hostbed_await(f, strcmp(copy_of(f, "a.x"), "one\n") == 0);
     file_put(file_in(f->folder, "a.x"), "on");
     file_put(file_in(host_info(f->host)->facts.work, "go"), "\n");
-    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.x")), "one\ntwo\n") == 0);
+    hostbed_await(f, strcmp(copy_of(f, "a.x"), "one\ntwo\n") == 0);
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
 
@@ -122,9 +121,8 @@ CASE(send_files)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(host_send_file(f->host, file_in(f->dir, "key"), bad[i], &err), RP_INVALID_ARGUMENT);
     /* A process that is started later finds them. */
-    char script[1024];
     const char *work = host_info(f->host)->facts.work;
-    snprintf(script, sizeof script, "cmp '%s/big' '%s/here/deep/big' && cat '%s/keys/actor.key'", f->dir, work, work);
+    const char *script = textf("cmp '%s/big' '%s/here/deep/big' && cat '%s/keys/actor.key'", f->dir, work, work);
     hostbed_shell(f, &a, "a", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_string_equal(hostbed_log(f, "a"), "secret\n");
@@ -188,17 +186,15 @@ CASE(hostile)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         fprintf(lines, "@rp %s\n", others[i]);
     fclose(lines);
-    char script[512], ready[128];
-    snprintf(ready, sizeof ready,
-             "{\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\",\"cores\":NaN,\"work\":\"relative\"}",
-             rp_version());
-    snprintf(script, sizeof script, "echo '@rp %s'; " AFTER_START "cat '%s/lines'; exec cat >/dev/null", ready, f->dir);
-    hostbed_connect_script(f, script);
+    hostbed_connect_script(
+        f, textf("echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\",\"cores\":NaN,\"work\":"
+                 "\"relative\"}'; " AFTER_START "cat '%s/lines'; exec cat >/dev/null",
+                 rp_version(), f->dir));
     hostbed_await(f, host_info(f->host)->state == HOST_READY);
     assert_true(host_info(f->host)->facts.cores > 0);
     assert_string_equal(host_info(f->host)->facts.work, "");
     hostbed_shell(f, &a, "a", "never starts");
-    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.good")), "new") == 0);
+    hostbed_await(f, strcmp(copy_of(f, "a.good"), "new") == 0);
     static const char *const kept[] = {"config.yaml", "keys/actor.key", "launch.json", "status.json"};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
         assert_string_equal(file_text(file_in(f->folder, kept[i])), "mine");
@@ -232,7 +228,6 @@ static rp_status give(struct host_folder *folder, const char *name, int64_t offs
 CASE(bounds)
 {
     struct host_folder folder;
-    char name[32];
     host_folder_init(&folder, f->folder, "test");
     folder.files_most = 8;
     folder.bytes_most = 100;
@@ -245,17 +240,10 @@ CASE(bounds)
     assert_int_equal(file_size(file_in(f->folder, "a")), 100);
     int made = 0;
     for (int i = 0; i < 20; i++) { /* folders count, too */
-        snprintf(name, sizeof name, "d%d/x", i);
-        made += give(&folder, name, 0, "", &err) == RP_OK;
+        made += give(&folder, textf("d%d/x", i), 0, "", &err) == RP_OK;
     }
     assert_int_equal(err.status, RP_RESOURCE_EXHAUSTED);
     assert_in_range(made, 3, 4);
     assert_int_equal(give(&folder, "a", 0, "", &err), RP_OK); /* what is there may be replaced */
     host_folder_drop(&folder);
-}
-
-int main(void)
-{
-    signal(SIGPIPE, SIG_IGN);
-    return test_run(NULL, NULL);
 }

@@ -17,12 +17,6 @@ static bool only(uint32_t cpu, const void *context)
     return cpu == *(const uint32_t *)context;
 }
 
-static void check_close(double value, double wanted)
-{
-    if (!(fabs(value - wanted) < 1e-6))
-        fail_msg("%.9g, not %.9g", value, wanted);
-}
-
 /* Idle and waiting for a disk is not work; what is stolen by the host is; guests are counted in user and nice. */
 TEST(work_is_counted)
 {
@@ -69,23 +63,23 @@ static double others(uint32_t cores, double busy, double own, double ours)
 
 TEST(others_are_what_is_not_ours)
 {
-    check_close(others(2, 2, 0.1, 0.9), 1);
-    check_close(others(16, 15, 0.5, 4.5), 10);
+    assert_near(others(2, 2, 0.1, 0.9), 1, 1e-6);
+    assert_near(others(16, 15, 0.5, 4.5), 10, 1e-6);
     /* Cores are free: other programs take none from us. */
-    check_close(others(16, 8, 0.5, 2), 0);
+    assert_near(others(16, 8, 0.5, 2), 0, 1e-6);
     /* The kernel's own work. */
-    check_close(others(2, 2, 0.1, 1.8), 0);
-    check_close(others(2, 1.9, 0, 2.1), 0);
+    assert_near(others(2, 2, 0.1, 1.8), 0, 1e-6);
+    assert_near(others(2, 1.9, 0, 2.1), 0, 1e-6);
     /* Looks that do not belong together. */
     struct machine_load before = {.at_ns = SECOND, .busy_ns = 9 * SECOND, .cores = 2}, after = before;
-    check_close(machine_load_others(&before, &after, 0), 0);
+    assert_near(machine_load_others(&before, &after, 0), 0, 1e-6);
     after.at_ns = 2 * SECOND;
     after.busy_ns = 0;
-    check_close(machine_load_others(&before, &after, 0), 0);
+    assert_near(machine_load_others(&before, &after, 0), 0, 1e-6);
     after.busy_ns = 11 * SECOND;
-    check_close(machine_load_others(&before, &after, 0), 2);
+    assert_near(machine_load_others(&before, &after, 0), 2, 1e-6);
     before.cores = 0;
-    check_close(machine_load_others(&before, &after, 0), 0);
+    assert_near(machine_load_others(&before, &after, 0), 0, 1e-6);
 }
 
 TEST(this_machine_tells)

@@ -52,52 +52,46 @@ static const struct observation *look(struct fixture *f, double now_s, const cha
     return &f->seen;
 }
 
-static void is(double value, double wanted)
-{
-    if (isnan(wanted) ? !isnan(value) : !(fabs(value - wanted) < 1e-9))
-        fail_msg("%g is not %g", value, wanted);
-}
-
 CASE(newest_reports_count)
 {
-    is(look(f, START, NULL)->actor_idle, NAN);
+    assert_near(look(f, START, NULL)->actor_idle, NAN, 1e-9);
     add("actor-0.jsonl", START, "\"blocked_share\": 0.5, \"return\": 20");
     add("actor-0.jsonl", START + 2, "\"blocked_share\": 0.25, \"return\": null");
     add("actor-1.jsonl", START + 2, "\"blocked_share\": 0.75, \"return\": 40");
     add("learner-0.jsonl", START + 2, "\"wait_share\": 0.125");
     add("evaluator-0.jsonl", START + 1, "\"return\": 100");
     const struct observation *seen = look(f, START + 2, NULL);
-    is(seen->actor_idle, 0.5);
-    is(seen->learner_idle, 0.125);
-    is(seen->actor_value, 30); /* no episode ended in the last report: the one before stands */
-    is(seen->value, 100);
+    assert_near(seen->actor_idle, 0.5, 1e-9);
+    assert_near(seen->learner_idle, 0.125, 1e-9);
+    assert_near(seen->actor_value, 30, 1e-9); /* no episode ended in the last report: the one before stands */
+    assert_near(seen->value, 100, 1e-9);
     assert_int_equal(seen->values, 1);
     assert_int_equal(seen->value_steps, 10);
     assert_int_equal(seen->value_learner_steps, 5);
     add("evaluator-0.jsonl", START + 3, "\"return\": 200");
     seen = look(f, START + 3, NULL);
-    is(seen->value, 200);
+    assert_near(seen->value, 200, 1e-9);
     assert_int_equal(seen->values, 2);
-    is(f->files.values[0].value, 100);
+    assert_near(f->files.values[0].value, 100, 1e-9);
 }
 
 /* The newest report of each, by cause. Who does not say what it waited for waited for the other side. */
 CASE(causes_are_kept)
 {
-    is(look(f, START, NULL)->idle_by.learner[IDLE_REDUCE], NAN);
+    assert_near(look(f, START, NULL)->idle_by.learner[IDLE_REDUCE], NAN, 1e-9);
     add("learner-0.jsonl", START, "\"wait_share\": 0.5, \"idle_sample\": 0.1, \"idle_reduce\": 0.4");
     add("learner-1.jsonl", START, "\"wait_share\": 0.25, \"idle_sample\": 0.05, \"idle_updates\": 0.2");
     add("actor-0.jsonl", START, "\"blocked_share\": 0.5");
     add("actor-1.jsonl", START, "\"blocked_share\": 0.1, \"idle_credit\": 0, \"idle_counters\": 0.1");
     const struct observation *seen = look(f, START + 1.5, NULL);
-    is(seen->learner_idle, 0.375);
-    is(seen->idle_by.learner[IDLE_SAMPLE], 0.075);
-    is(seen->idle_by.learner[IDLE_REDUCE], 0.2);
-    is(seen->idle_by.learner[IDLE_UPDATES], 0.1);
-    is(seen->idle_by.learner[IDLE_COUNTERS], 0);
-    is(seen->actor_idle, 0.3);
-    is(seen->idle_by.actor[IDLE_CREDIT], 0.25);
-    is(seen->idle_by.actor[IDLE_COUNTERS], 0.05);
+    assert_near(seen->learner_idle, 0.375, 1e-9);
+    assert_near(seen->idle_by.learner[IDLE_SAMPLE], 0.075, 1e-9);
+    assert_near(seen->idle_by.learner[IDLE_REDUCE], 0.2, 1e-9);
+    assert_near(seen->idle_by.learner[IDLE_UPDATES], 0.1, 1e-9);
+    assert_near(seen->idle_by.learner[IDLE_COUNTERS], 0, 1e-9);
+    assert_near(seen->actor_idle, 0.3, 1e-9);
+    assert_near(seen->idle_by.actor[IDLE_CREDIT], 0.25, 1e-9);
+    assert_near(seen->idle_by.actor[IDLE_COUNTERS], 0.05, 1e-9);
 }
 
 /* A report of another machine counts from its arrival on, whatever that machine's clock says. */
@@ -112,19 +106,19 @@ CASE(other_clocks)
     look(f, START + 1.5, NULL);
     add("learner-0.jsonl", START - 998, "\"wait_share\": 0.25");
     const struct observation *seen = look(f, START + 2, NULL);
-    is(seen->learner_idle, 0.25);
-    is(seen->actor_idle, 0.5);
-    is(look(f, START + 100, NULL)->learner_idle, NAN);
+    assert_near(seen->learner_idle, 0.25, 1e-9);
+    assert_near(seen->actor_idle, 0.5, 1e-9);
+    assert_near(look(f, START + 100, NULL)->learner_idle, NAN, 1e-9);
 }
 
 CASE(files_come_later)
 {
     look(f, START, NULL);
     add("learner-0.jsonl", START, "\"wait_share\": 1");
-    is(look(f, START + 0.5, NULL)->learner_idle, NAN); /* the folder is read once a second */
-    is(look(f, START + 1.1, NULL)->learner_idle, 1);
+    assert_near(look(f, START + 0.5, NULL)->learner_idle, NAN, 1e-9); /* the folder is read once a second */
+    assert_near(look(f, START + 1.1, NULL)->learner_idle, 1, 1e-9);
     add("learner-0.jsonl", START + 1, "\"wait_share\": 0.5");
-    is(look(f, START + 1.2, NULL)->learner_idle, 0.5); /* files that are known, at once */
+    assert_near(look(f, START + 1.2, NULL)->learner_idle, 0.5, 1e-9); /* files that are known, at once */
 }
 
 CASE(half_a_line_waits)
@@ -136,7 +130,7 @@ CASE(half_a_line_waits)
     assert_int_equal(look(f, START, NULL)->values, 1); /* it may go on: "2}" is no whole line */
     put("evaluator-0.jsonl", "a", "\n");
     assert_int_equal(look(f, START, NULL)->values, 2);
-    is(f->seen.value, 2);
+    assert_near(f->seen.value, 2, 1e-9);
 }
 
 CASE(garbage_is_passed_over)
@@ -163,9 +157,9 @@ CASE(garbage_is_passed_over)
     put("evaluator-0.jsonl", "a", "{\"time\": 1700000000, \"return\": 7}\n");
     add("evaluator-0.jsonl", START, "\"return\": 3, \"environment_steps\": -4");
     assert_int_equal(look(f, START, NULL)->values, 1);
-    is(f->seen.value, 3);
+    assert_near(f->seen.value, 3, 1e-9);
     put("actor-0.jsonl", "a", "{\"time\": 1700000000, \"blocked_share\": 17}\n");
-    is(look(f, START + 2, NULL)->actor_idle, 1);
+    assert_near(look(f, START + 2, NULL)->actor_idle, 1, 1e-9);
 }
 
 CASE(other_files_are_left_alone)
@@ -176,7 +170,7 @@ CASE(other_files_are_left_alone)
         add(names[i], START, "\"blocked_share\": 1");
     assert_int_equal(mkfifo(tempdir_at("actor-2.jsonl"), 0600), 0); /* a pipe without a writer must not block */
     assert_int_equal(mkdir(tempdir_at("actor-3.jsonl"), 0700), 0);
-    is(look(f, START, NULL)->actor_idle, NAN);
+    assert_near(look(f, START, NULL)->actor_idle, NAN, 1e-9);
 }
 
 CASE(cut_and_replaced)
@@ -187,13 +181,13 @@ CASE(cut_and_replaced)
     put("evaluator-0.jsonl", "w", "");
     add("evaluator-0.jsonl", START, "\"return\": 9");
     assert_int_equal(look(f, START, NULL)->values, 1);
-    is(f->seen.value, 9);
+    assert_near(f->seen.value, 9, 1e-9);
     add("new", START, "\"return\": 4");
     add("new", START, "\"return\": 5");
     add("new", START, "\"return\": 6");
     assert_int_equal(rename(tempdir_at("new"), tempdir_at("evaluator-0.jsonl")), 0);
     assert_int_equal(look(f, START, NULL)->values, 3);
-    is(f->files.values[0].value, 4);
+    assert_near(f->files.values[0].value, 4, 1e-9);
     unlink(tempdir_at("evaluator-0.jsonl"));
     assert_int_equal(look(f, START, NULL)->values, 3);
 }
@@ -209,30 +203,30 @@ CASE(long_files)
     }
     look(f, START + 2999, NULL);
     assert_int_equal(f->seen.values, 3000);
-    is(f->seen.actor_value, 2999);
-    is(f->seen.actor_idle, 0.9);
+    assert_near(f->seen.actor_value, 2999, 1e-9);
+    assert_near(f->seen.actor_idle, 0.9, 1e-9);
 }
 
 CASE(the_silent_do_not_count)
 {
     /* At the beginning no process has reported yet, and an actor that waits now may have worked before. */
-    is(look(f, START, "actor-7")->actor_idle, NAN);
-    is(look(f, START + 2.9, "actor-7")->actor_idle, NAN);
-    is(look(f, START + 3.1, "actor-7")->actor_idle, 1);
+    assert_near(look(f, START, "actor-7")->actor_idle, NAN, 1e-9);
+    assert_near(look(f, START + 2.9, "actor-7")->actor_idle, NAN, 1e-9);
+    assert_near(look(f, START + 3.1, "actor-7")->actor_idle, 1, 1e-9);
     add("actor-0.jsonl", START, "\"blocked_share\": 0.5");
     add("actor-1.jsonl", START + 20, "\"blocked_share\": 0.1");
-    is(look(f, START + 10.9, NULL)->actor_idle, 0.3); /* three periods of 2 s, and 5 s */
-    is(look(f, START + 11.1, NULL)->actor_idle, 0.1);
+    assert_near(look(f, START + 10.9, NULL)->actor_idle, 0.3, 1e-9); /* three periods of 2 s, and 5 s */
+    assert_near(look(f, START + 11.1, NULL)->actor_idle, 0.1, 1e-9);
     /* It waits in the broker: that is why. */
-    is(look(f, START + 20, "actor-0")->actor_idle, 0.55);
+    assert_near(look(f, START + 20, "actor-0")->actor_idle, 0.55, 1e-9);
     /* One that waits and reports nevertheless knows better. */
-    is(look(f, START + 20, "actor-1")->actor_idle, 0.1);
+    assert_near(look(f, START + 20, "actor-1")->actor_idle, 0.1, 1e-9);
     /* One that has never got so far as to report. */
-    is(look(f, START + 20, "actor-7")->actor_idle, 0.55);
-    is(look(f, START + 20, "somebody")->actor_idle, 0.1);
+    assert_near(look(f, START + 20, "actor-7")->actor_idle, 0.55, 1e-9);
+    assert_near(look(f, START + 20, "somebody")->actor_idle, 0.1, 1e-9);
     /* How long a user's own actors wait is not known: one that waits now may have worked before. */
     f->files.foreign_actors = true;
-    is(look(f, START + 20, "actor-7")->actor_idle, 0.1);
+    assert_near(look(f, START + 20, "actor-7")->actor_idle, 0.1, 1e-9);
     f->files.foreign_actors = false;
-    is(look(f, START + 60, NULL)->actor_idle, NAN);
+    assert_near(look(f, START + 60, NULL)->actor_idle, NAN, 1e-9);
 }

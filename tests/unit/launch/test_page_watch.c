@@ -1,6 +1,5 @@
 /* The page of a run on another machine: what its folder says, without a question to a broker that is not here. */
 #include <fcntl.h>
-#include <json-c/json.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -8,6 +7,7 @@
 #include "agent/launch/process/status.h"
 #include "agent/launch/run_page.h"
 #include "agent/view/page.h"
+#include "tests/support/parsed.h"
 #include "tests/support/tempdir.h"
 
 /* A run as its folder shows it, with a status of this age. */
@@ -15,17 +15,12 @@ static void write_run(const char *node, enum phase phase, time_t age_s)
 {
     struct folder_state state = {.pid = 7, .legs = 1};
     struct status status = {.phase = phase};
-    char path[128];
     snprintf(state.node, sizeof state.node, "%s", node);
     snprintf(state.service, sizeof state.service, "tcp://127.0.0.1:1");
     assert_int_equal(run_folder_write_state(tempdir, &state, &err), RP_OK);
-    char *text = status_to_json(&status, true);
-    assert_non_null(text);
-    assert_int_equal(run_folder_write(tempdir, FOLDER_STATUS, text, &err), RP_OK);
-    free(text);
+    file_put(tempdir_at(FOLDER_STATUS), owned(status_to_json(&status, true)));
     struct timespec times[2] = {{.tv_sec = time(NULL) - age_s}, {.tv_sec = time(NULL) - age_s}};
-    run_folder_path(path, sizeof path, tempdir, FOLDER_STATUS);
-    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    assert_int_equal(utimensat(AT_FDCWD, tempdir_at(FOLDER_STATUS), times, 0), 0);
 }
 
 /* What the page says: whether the run is alive, and on which other machine. */
@@ -33,22 +28,15 @@ static void assert_page(bool alive, const char *node)
 {
     const struct run_page_options options = {.address = "127.0.0.1:0", .folder = tempdir};
     struct run_page *page = must(run_page_start(&options, &err));
-    char *text = run_page_state(page), *whole = NULL;
-    assert_non_null(text);
-    assert_true(asprintf(&whole, "%s}", text) > 0);
-    json_object *root = json_tokener_parse(whole);
-    assert_non_null(root);
-    assert_int_equal(json_object_get_boolean(json_object_object_get(root, "run_alive")), alive);
-    assert_string_equal(json_object_get_string(json_object_object_get(root, "elsewhere")), node);
+    json_object *root = parsed(textf("%s}", (const char *)owned(run_page_state(page))));
+    assert_int_equal(json_object_get_boolean(parsed_at(root, "/run_alive")), alive);
+    assert_string_equal(parsed_text(root, "/elsewhere"), node);
     assert_null(json_object_object_get(root, "broker"));
-    assert_non_null(json_object_object_get(root, "run"));
-    json_object_put(root);
-    free(whole);
-    free(text);
+    assert_non_null(parsed_at(root, "/run"));
     run_page_stop(&page);
 }
 
-TEST(elsewhere)
+TEST(elsewhere, tempdir_enter, tempdir_leave)
 {
     char here[FOLDER_NODE];
     run_folder_this_node(here);
@@ -62,9 +50,4 @@ TEST(elsewhere)
     assert_page(false, "");
     write_run("", PHASE_RUNNING, 2);
     assert_page(false, "");
-}
-
-int main(void)
-{
-    return test_run(tempdir_enter, tempdir_leave);
 }

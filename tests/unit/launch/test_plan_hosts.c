@@ -6,13 +6,7 @@
 
 #define MOST_HOSTS 16u
 
-static void check_close(double a, double b, double error, const char *what)
-{
-    if (!(fabs(a - b) <= error * (fabs(a) + fabs(b))))
-        fail_msg("%s is %.9g and should be %.9g", what, a, b);
-}
-
-static void check_places(const struct plan_input *input, const struct plan_choice *choice, const uint32_t *actors,
+static void check_places(const struct plan_input *input, const struct plan_pair *choice, const uint32_t *actors,
                          const uint32_t *learners)
 {
     uint32_t actors_at[MOST_HOSTS], learners_at[MOST_HOSTS];
@@ -24,122 +18,90 @@ static void check_places(const struct plan_input *input, const struct plan_choic
 }
 
 /* Home has the broker and the learners, "fast" and "slow" the actors. One learner takes 1000 samples/s. */
-static struct plan_input three_hosts(struct plan_host *hosts)
+struct three_hosts {
+    struct plan_host hosts[MOST_HOSTS];
+    struct plan_input input;
+};
+
+static void set_up(struct three_hosts *f)
 {
-    struct plan_input input = curves_input((struct plan_unit){0}, unit_of(1000, 0.8, 0.05, 50 * MIB), 1);
-    memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
-    hosts[0] = (struct plan_host){.name = "home", .kind = 0, .cores = 2, .memory = 4 * GIB, .learners = true};
-    hosts[1] = (struct plan_host){.name = "fast", .kind = 1, .cores = 8, .memory = 4 * GIB, .actors = true};
-    hosts[2] = (struct plan_host){.name = "slow", .kind = 2, .cores = 8, .memory = 4 * GIB, .actors = true};
+    struct plan_host *hosts = f->hosts;
+    hosts[0] = (struct plan_host){.name = "home", .kind = "0", .cores = 2, .memory = 4 * GIB, .learners = true};
+    hosts[1] = (struct plan_host){.name = "fast", .kind = "1", .cores = 8, .memory = 4 * GIB, .actors = true};
+    hosts[2] = (struct plan_host){.name = "slow", .kind = "2", .cores = 8, .memory = 4 * GIB, .actors = true};
     hosts[1].actor = unit_of(100, 1, 0.01, 10 * MIB);
     hosts[2].actor = unit_of(50, 1, 0.01, 10 * MIB);
-    input.hosts = hosts;
-    input.n_hosts = 3;
-    input.max_learners = 1;
-    return input;
+    f->input = curves_input((struct plan_unit){0}, unit_of(1000, 0.8, 0.05, 50 * MIB), 1);
+    f->input.hosts = hosts;
+    f->input.n_hosts = 3;
+    f->input.max_learners = 1;
 }
 
-TEST(the_fast_kind_fills_up_before_the_slow_one)
+FIXTURE(struct three_hosts, set_up, (void))
+
+CASE(the_fast_kind_fills_up_before_the_slow_one)
 {
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    struct plan plan = curves_solve(&input);
+    struct plan plan = curves_solve(&f->input);
     assert_int_equal(plan.chosen.actors, 12);
-    check_places(&input, &plan.chosen, (uint32_t[]){0, 8, 4}, (uint32_t[]){1, 0, 0});
-    check_close(plan.chosen.inserts, 1000, 1e-3, "inserts");
-    check_close(plan.chosen.cpu, 12 + 0.12 + 0.85, 1e-2, "cores");
+    check_places(&f->input, &plan.chosen, (uint32_t[]){0, 8, 4}, (uint32_t[]){1, 0, 0});
+    assert_near(plan.chosen.inserts, 1000, 1e-3);
+    assert_near(plan.chosen.cpu, 12 + 0.12 + 0.85, 1e-2);
     assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
-    assert_int_equal(plan.most_actors, 16);
+    assert_int_equal(plan.most_actors, 64);
 }
 
 /* On one machine of 18 cores the same processes would compete; here the learners' machine is too small for the learner. */
-TEST(a_small_machine_of_the_learner_is_the_bound)
+CASE(a_small_machine_of_the_learner_is_the_bound)
 {
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    hosts[0].cores = 0.5;
-    struct plan plan = curves_solve(&input);
+    f->hosts[0].cores = 0.5;
+    struct plan plan = curves_solve(&f->input);
     assert_int_equal(plan.chosen.bottleneck, PLAN_CORES);
     /* A sample costs 0.85 ms, an insert 0.1 ms of the broker: 0.5 / 0.00095. */
-    check_close(plan.chosen.inserts, 0.5 / 0.00095, 0.02, "inserts");
+    assert_near(plan.chosen.inserts, 0.5 / 0.00095, 0.02);
 }
 
-TEST(actors_and_learners_compete_only_where_they_share_a_machine)
+CASE(actors_and_learners_compete_only_where_they_share_a_machine)
 {
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    struct plan_choice apart, shared;
-    input.n_hosts = 2; /* all 8 cores of "fast" have actors */
-    assert_true(plan_predict(&input, 8, 1, &apart));
-    check_close(apart.inserts, 800, 1e-3, "inserts of actors on a machine of their own");
-    hosts[0].learners = false;
-    hosts[1].learners = true;
-    assert_true(plan_predict(&input, 8, 1, &shared));
+    struct plan_pair apart, shared;
+    f->input.n_hosts = 2; /* all 8 cores of "fast" have actors */
+    assert_true(plan_predict(&f->input, 8, 1, &apart));
+    assert_near(apart.inserts, 800, 1e-3);
+    f->hosts[0].learners = false;
+    f->hosts[1].learners = true;
+    assert_true(plan_predict(&f->input, 8, 1, &shared));
     /* An insert takes 10 ms, a sample 0.8 ms: 8 / 0.0108. */
-    check_close(shared.inserts, 8 / 0.0108, 1e-2, "inserts of actors beside a learner");
+    assert_near(shared.inserts, 8 / 0.0108, 1e-2);
     assert_int_equal(shared.bottleneck, PLAN_CORES);
 }
 
-TEST(a_host_for_learners_only)
+CASE(numbers_of_the_file_are_placed)
 {
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    hosts[3] = (struct plan_host){.name = "gpu", .kind = 3, .cores = 4, .learners = true};
-    input.n_hosts = 4;
-    input.max_learners = 2;
-    input.learner = unit_of(500, 0.8, 0.05, 50 * MIB);
-    struct plan plan = curves_solve(&input);
-    assert_int_equal(plan.chosen.learners, 2);
-    hosts[0].actors = true; /* home takes both: the learners still go to the host that takes nothing else */
-    hosts[0].actor = unit_of(100, 1, 0.01, 10 * MIB);
-    plan = curves_solve(&input);
-    uint32_t actors_at[4], learners_at[4];
-    plan_place(&input, plan.chosen.actors, plan.chosen.learners, actors_at, learners_at);
-    assert_int_equal(learners_at[3], 2);
-    assert_int_equal(actors_at[3], 0);
-}
-
-TEST(numbers_of_the_file_are_placed)
-{
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    input.fixed_actors = 10;
-    input.fixed_learners = 1;
-    struct plan plan = curves_solve(&input);
-    check_places(&input, &plan.chosen, (uint32_t[]){0, 8, 2}, (uint32_t[]){1, 0, 0});
-    check_close(plan.chosen.inserts, 900, 1e-3, "inserts");
+    f->input.fixed_actors = 10;
+    f->input.fixed_learners = 1;
+    struct plan plan = curves_solve(&f->input);
+    check_places(&f->input, &plan.chosen, (uint32_t[]){0, 8, 2}, (uint32_t[]){1, 0, 0});
+    assert_near(plan.chosen.inserts, 900, 1e-3);
     assert_int_equal(plan.best.actors, 12);
-    input.fixed_actors = 40; /* beyond the curves: the rest goes evenly */
-    plan = curves_solve(&input);
-    check_places(&input, &plan.chosen, (uint32_t[]){0, 20, 20}, (uint32_t[]){1, 0, 0});
+    f->input.fixed_actors = 40; /* beyond the curves: the rest goes evenly */
+    plan = curves_solve(&f->input);
+    check_places(&f->input, &plan.chosen, (uint32_t[]){0, 20, 20}, (uint32_t[]){1, 0, 0});
 }
 
-TEST(each_machine_has_its_own_memory)
+CASE(each_machine_has_its_own_memory)
 {
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    hosts[1].memory = hosts[2].memory = 40 * MIB; /* of four actors */
-    struct plan plan = curves_solve(&input);
-    check_places(&input, &plan.chosen, (uint32_t[]){0, 4, 4}, (uint32_t[]){1, 0, 0});
+    f->hosts[1].memory = f->hosts[2].memory = 40 * MIB; /* of four actors */
+    struct plan plan = curves_solve(&f->input);
+    check_places(&f->input, &plan.chosen, (uint32_t[]){0, 4, 4}, (uint32_t[]){1, 0, 0});
     assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
     assert_int_equal(plan.most_actors, 8);
-    hosts[0].memory = 100 * MIB; /* the broker alone takes all of it */
-    assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.text, "home"));
+    f->hosts[0].memory = 100 * MIB; /* the broker alone takes all of it */
+    must_fail(plan_solve(&f->input, &plan, &err), RP_INVALID_ARGUMENT, "home");
 }
 
-TEST(hosts_that_take_more_than_was_measured_are_room_for_resizing)
+CASE(the_bound_of_the_file_is_for_all_hosts_together)
 {
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    hosts[1].cores = 32;
-    struct plan plan = curves_solve(&input);
-    assert_int_equal(plan.most_actors, 40);
-    input.max_actors = 20;
-    plan = curves_solve(&input);
-    assert_int_equal(plan.most_actors, 20);
-    input.max_actors = 8; /* for all hosts together */
-    plan = curves_solve(&input);
+    f->input.max_actors = 8;
+    struct plan plan = curves_solve(&f->input);
     assert_int_equal(plan.chosen.actors, 8);
     assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_ACTORS);
     assert_int_equal(plan.most_actors, 8);
@@ -147,30 +109,22 @@ TEST(hosts_that_take_more_than_was_measured_are_room_for_resizing)
 
 /* ---- joint runs ---- */
 
-TEST(joint_runs_over_hosts_count)
+CASE(joint_runs_over_hosts_count)
 {
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    struct plan_run next;
+    struct plan_pair next;
     uint32_t runs = 0;
     /* The plant: actors do nine tenths of what they did alone. */
-    while (runs < 12 && plan_next(&input, &next)) {
+    while (runs < 12 && plan_next(&f->input, &next)) {
         uint32_t actors_at[MOST_HOSTS], learners_at[MOST_HOSTS], actors = next.actors, learners = next.learners;
-        plan_place(&input, actors, learners, actors_at, learners_at);
+        plan_place(&f->input, actors, learners, actors_at, learners_at);
         double could = 0.9 * (100.0 * actors_at[1] + 50.0 * actors_at[2]), rate = fmin(could, 1000.0 * learners);
-        struct plan_run joint = {.actors = actors,
-                                 .learners = learners,
-                                 .shards = 1,
-                                 .inserts = rate,
-                                 .samples = rate,
-                                 .actor_idle = 1 - rate / could,
-                                 .learner_idle = 1 - rate / (1000.0 * learners),
-                                 .cpu = actors * rate / could + 0.001 * rate};
-        plan_add_run(&input, &joint);
+        struct plan_pair joint = run_of(actors, learners, rate, rate, 1 - rate / could, 1 - rate / (1000.0 * learners),
+                                        actors * rate / could + 0.001 * rate);
+        plan_add_run(&f->input, &joint);
         runs++;
     }
-    struct plan plan = curves_solve(&input);
-    assert_true(plan.chosen.measured);
+    struct plan plan = curves_solve(&f->input);
+    assert_true(plan.chosen.runs > 0);
     assert_in_range(plan.chosen.actors, 14, 16); /* 0.9 * (800 + 7 * 50) = 1035 */
     assert_in_range(runs, 2, 8);
 }
@@ -185,7 +139,7 @@ static struct plan_input random_input(struct rng *rng, struct plan_host *hosts)
     input.n_hosts = 2 + (uint32_t)rng_below(rng, 6);
     input.hosts = hosts;
     for (uint32_t i = 0; i < input.n_hosts; i++) {
-        hosts[i].kind = i;
+        snprintf(hosts[i].kind, sizeof hosts[i].kind, "%u", i);
         hosts[i].cores = (double)(1 + rng_below(rng, 16));
         hosts[i].actors = i == 1 || rng_below(rng, 3) > 0;
         hosts[i].learners = i == 0 || rng_below(rng, 3) == 0;
@@ -201,11 +155,11 @@ TEST(rates_are_possible_and_more_helps)
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input = random_input(&rng, hosts);
         struct plan plan = curves_solve(&input);
-        const struct plan_choice *chosen = &plan.chosen;
+        const struct plan_pair *chosen = &plan.chosen;
         if (!(chosen->inserts > 0 && chosen->cpu <= plan_cores(&input) * 1.001))
             fail_msg("%u+%u: %g inserts/s with %g of %g cores", chosen->actors, chosen->learners, chosen->inserts,
                      chosen->cpu, plan_cores(&input));
-        assert_true(chosen->actor_idle >= 0 && chosen->actor_idle <= 1);
+        assert_true(chosen->waits.actor[IDLE_CREDIT] >= 0 && chosen->waits.actor[IDLE_CREDIT] <= 1);
         assert_true(plan.most_actors >= chosen->actors);
         /* More cores never hurt. Both plans may be the smallest within the noise. */
         hosts[0].cores *= 2;
@@ -218,20 +172,16 @@ TEST(rates_are_possible_and_more_helps)
 
 /* ---- print ---- */
 
-TEST(many_equal_hosts_are_one_row)
+CASE(many_equal_hosts_are_one_row)
 {
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
     for (uint32_t i = 1; i < 12; i++) {
-        hosts[i] = (struct plan_host){.kind = 1, .cores = 8, .actors = true};
-        snprintf(hosts[i].name, sizeof hosts[i].name, "cpu%u", i);
+        f->hosts[i] = (struct plan_host){.kind = "1", .cores = 8, .actors = true};
+        snprintf(f->hosts[i].name, sizeof f->hosts[i].name, "cpu%u", i);
     }
-    hosts[1].actor = unit_of(100, 1, 0.001, 10 * MIB);
-    hosts[11].actors = false;
-    input.n_hosts = 12;
-    struct plan plan = curves_solve(&input);
-    const char *text = PRINTED(plan_print(&plan, &input, printing));
-    assert_non_null(strstr(text, "cpu1 to cpu10 (10 hosts, 8 cores each)"));
-    assert_non_null(strstr(text, "cpu11"));
-    assert_non_null(strstr(text, "left out"));
+    f->hosts[1].actor = unit_of(100, 1, 0.001, 10 * MIB);
+    f->hosts[11].actors = false;
+    f->input.n_hosts = 12;
+    struct plan plan = curves_solve(&f->input);
+    const char *text = PRINTED(plan_print(&plan, &f->input, printing));
+    HAS(text, "cpu1 to cpu10 (10 hosts, 8 cores each)", "cpu11", "left out");
 }

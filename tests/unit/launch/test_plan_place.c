@@ -37,12 +37,15 @@ static void make_hosts(struct rng *rng, struct plan_input *input, struct plan_ho
     *input = (struct plan_input){.hosts = hosts, .n_hosts = n, .spi = 1};
     memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t kind = i == 0 || rng_below(rng, 2) ? i : hosts[rng_below(rng, i)].kind;
-        double cores = kind == i ? (double)(1 + rng_below(rng, 8)) : hosts[kind].cores;
-        hosts[i] = (struct plan_host){.kind = kind, .cores = cores};
+        uint32_t like = i == 0 || rng_below(rng, 2) ? i : (uint32_t)rng_below(rng, i);
+        hosts[i] = (struct plan_host){.cores = like == i ? (double)(1 + rng_below(rng, 8)) : hosts[like].cores};
+        if (like == i)
+            snprintf(hosts[i].kind, sizeof hosts[i].kind, "%u", i);
+        else
+            memcpy(hosts[i].kind, hosts[like].kind, sizeof hosts[i].kind);
         hosts[i].actors = rng_below(rng, 4) > 0;
         hosts[i].learners = rng_below(rng, 2) > 0;
-        if (measured && kind == i)
+        if (measured && like == i)
             hosts[i].actor = unit_of(real(rng, 50, 500), real(rng, 0.1, 1.5), 0, 10 * MIB);
     }
 }
@@ -131,8 +134,8 @@ TEST(cores_are_respected_while_some_are_free)
 /* What the actors of a host do within its cores. */
 static double rate_at(const struct plan_input *input, uint32_t host, uint32_t actors)
 {
-    const struct plan_unit *actor = &input->hosts[input->hosts[host].kind].actor;
-    return actor->rate * fmin(actors, input->hosts[host].cores / actor->cpu);
+    struct plan_unit actor = plan_actor_on(input, host);
+    return actor.rate * fmin(actors, input->hosts[host].cores / actor.cpu);
 }
 
 /* The best sum of all placements, by trying all of them. */
@@ -171,9 +174,9 @@ TEST(the_sum_is_the_best_of_all_placements)
 
 TEST(actors_go_where_they_add_most)
 {
-    struct plan_host hosts[3] = {{.kind = 0, .cores = 4, .actors = true},
-                                 {.kind = 1, .cores = 4, .actors = true},
-                                 {.kind = 1, .cores = 4, .actors = true}};
+    struct plan_host hosts[3] = {{.kind = "0", .cores = 4, .actors = true},
+                                 {.kind = "1", .cores = 4, .actors = true},
+                                 {.kind = "1", .cores = 4, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 3};
     hosts[0].actor = unit_of(100, 1, 0, 10 * MIB);
     hosts[1].actor = unit_of(200, 1, 0, 10 * MIB);
@@ -185,9 +188,9 @@ TEST(actors_go_where_they_add_most)
 
 TEST(learners_go_to_their_own_host_and_home_is_the_first)
 {
-    struct plan_host hosts[3] = {{.kind = 0, .cores = 4, .actors = true, .learners = true},
-                                 {.kind = 0, .cores = 4, .actors = true},
-                                 {.kind = 2, .cores = 2, .learners = true}};
+    struct plan_host hosts[3] = {{.kind = "0", .cores = 4, .actors = true, .learners = true},
+                                 {.kind = "0", .cores = 4, .actors = true},
+                                 {.kind = "2", .cores = 2, .learners = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 3};
     struct counts counts = place(&input, 5, 3);
     assert_int_equal(counts.learners[2], 2); /* two cores there */
@@ -197,13 +200,16 @@ TEST(learners_go_to_their_own_host_and_home_is_the_first)
     hosts[0].actors = hosts[1].actors = false;
     counts = place(&input, 5, 3);
     check_actors(&counts, 3, (uint32_t[]){5, 0, 0});
+    hosts[0].actors = hosts[1].actors = hosts[1].learners = true;
+    input.n_hosts = 2;
+    assert_int_equal(place(&input, 1, 1).learners[0], 1); /* nothing was measured, and there is no ratio */
 }
 
 /* Actors beside a learner: half of a core is free at home, and another host is slower. */
 TEST(an_actor_beside_a_learner_adds_what_its_cores_allow)
 {
-    struct plan_host hosts[2] = {{.kind = 0, .cores = 2, .actors = true, .learners = true},
-                                 {.kind = 1, .cores = 2, .actors = true}};
+    struct plan_host hosts[2] = {{.kind = "0", .cores = 2, .actors = true, .learners = true},
+                                 {.kind = "1", .cores = 2, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 2, .learner = unit_of(1000, 1.5, 0, 10 * MIB)};
     hosts[0].actor = unit_of(100, 1, 0, 10 * MIB);
     hosts[1].actor = unit_of(60, 1, 0, 10 * MIB);
@@ -217,8 +223,8 @@ TEST(an_actor_beside_a_learner_adds_what_its_cores_allow)
 
 TEST(memory_keeps_actors_away)
 {
-    struct plan_host hosts[2] = {{.kind = 0, .cores = 8, .memory = 130 * MIB, .actors = true},
-                                 {.kind = 1, .cores = 8, .memory = GIB, .actors = true}};
+    struct plan_host hosts[2] = {{.kind = "0", .cores = 8, .memory = 130 * MIB, .actors = true},
+                                 {.kind = "1", .cores = 8, .memory = GIB, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 2, .broker_memory = 100 * MIB};
     hosts[0].actor = unit_of(100, 1, 0, 10 * MIB);
     hosts[1].actor = unit_of(50, 1, 0, 10 * MIB);
@@ -229,10 +235,10 @@ TEST(memory_keeps_actors_away)
 /* A machine that came after the measurements is like the most similar one. */
 TEST(a_host_that_was_not_measured_is_like_another)
 {
-    struct plan_host hosts[4] = {{.kind = 0, .cores = 2},
-                                 {.kind = 1, .cores = 4, .actors = true},
-                                 {.kind = 2, .cores = 32, .actors = true},
-                                 {.kind = 3, .cores = 5, .actors = true}};
+    struct plan_host hosts[4] = {{.kind = "0", .cores = 2},
+                                 {.kind = "1", .cores = 4, .actors = true},
+                                 {.kind = "2", .cores = 32, .actors = true},
+                                 {.kind = "3", .cores = 5, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 4};
     hosts[1].actor = unit_of(100, 1, 0, 10 * MIB);
     hosts[2].actor = unit_of(10, 1, 0, 10 * MIB);

@@ -108,36 +108,50 @@ static struct plan_unit measure_unit(const struct plant *plant, struct rng *rng,
                               load.broker * factor, MIB};
 }
 
-static struct plan_run measure_pair(const struct plant *plant, struct rng *rng, uint32_t x, uint32_t y)
+/* Measures a pair on some machine. */
+typedef struct plan_pair measure(const void *machine, struct rng *rng, uint32_t actors, uint32_t learners);
+
+static struct plan_pair measure_pair(const void *machine, struct rng *rng, uint32_t x, uint32_t y)
 {
+    const struct plant *plant = machine;
     struct load load = run_plant(plant, x, y);
     double factor = noisy(rng, plant);
-    return (struct plan_run){.shards = 1,
-                             .actors = x,
-                             .learners = y,
-                             .inserts = load.inserts * factor,
-                             .samples = load.samples * factor,
-                             .actor_idle = fmin(1, fmax(0, load.actor_idle + noisy(rng, plant) - 1)),
-                             .learner_idle = fmin(1, fmax(0, load.learner_idle + noisy(rng, plant) - 1)),
-                             .cpu = load.cpu};
+    return run_of(x, y, load.inserts * factor, load.samples * factor,
+                  fmin(1, fmax(0, load.actor_idle + noisy(rng, plant) - 1)),
+                  fmin(1, fmax(0, load.learner_idle + noisy(rng, plant) - 1)), load.cpu);
 }
 
-static struct plan_input profile_plant(const struct plant *plant, struct rng *rng)
+/* Measures what the plan asks for; returns how many runs that were. */
+static int run_all(struct plan_input *input, measure *measured, const void *machine, struct rng *rng)
 {
-    struct plan_input input = curves_input(measure_unit(plant, rng, true), measure_unit(plant, rng, false), plant->spi);
-    input.hosts[0].cores = plant->cores;
-    input.max_actors = plant->max_actors;
-    input.max_learners = plant->max_learners;
-    struct plan_run next;
-    for (int run = 0; run < MOST_RUNS && plan_next(&input, &next); run++) {
-        assert_in_range(next.actors, 1, plant->max_actors);
-        assert_in_range(next.learners, 1, plant->max_learners);
-        struct plan_run pair = measure_pair(plant, rng, next.actors, next.learners);
-        assert_true(plan_add_run(&input, &pair));
+    struct plan_pair next;
+    int runs = 0;
+    for (; runs < MOST_RUNS && plan_next(input, &next); runs++) {
+        assert_in_range(next.actors, 1, input->max_actors);
+        assert_in_range(next.learners, 1, input->max_learners);
+        struct plan_pair pair = measured(machine, rng, next.actors, next.learners);
+        assert_true(plan_add_run(input, &pair));
     }
-    for (uint32_t i = 0; i < input.n_runs; i++)
-        assert_in_range(input.runs[i].runs, 1, 2);
+    for (uint32_t i = 0; i < input->n_runs; i++)
+        assert_in_range(input->runs[i].runs, 1, 2);
+    return runs;
+}
+
+static struct plan_input input_of(struct plan_unit actor, struct plan_unit learner, double spi, double cores,
+                                  uint32_t max_actors, uint32_t max_learners)
+{
+    struct plan_input input = curves_input(actor, learner, spi);
+    input.hosts[0].cores = cores;
+    input.max_actors = max_actors;
+    input.max_learners = max_learners;
     return input;
+}
+
+/* The curves of a plant. */
+static struct plan_input curves_of(const struct plant *plant, struct rng *rng)
+{
+    struct plan_unit actor = measure_unit(plant, rng, true), learner = measure_unit(plant, rng, false);
+    return input_of(actor, learner, plant->spi, plant->cores, plant->max_actors, plant->max_learners);
 }
 
 /* ---- the bars ---- */
@@ -159,20 +173,21 @@ static double best_of(const struct plant *plant)
 
 static struct verdict judge(const struct plant *plant, struct rng *rng, struct plan *plan)
 {
-    struct plan_input input = profile_plant(plant, rng);
+    struct plan_input input = curves_of(plant, rng);
+    run_all(&input, measure_pair, plant, rng);
     *plan = curves_solve(&input);
     uint32_t x = plan->chosen.actors, y = plan->chosen.learners;
     double inserts = run_plant(plant, x, y).inserts;
     struct verdict verdict = {.share = inserts / best_of(plant),
                               .spare = y > 1 && run_plant(plant, x, y - 1).inserts > 0.99 * inserts};
     for (uint32_t i = 0; i < input.n_runs; i++) {
-        const struct plan_run *pair = &input.runs[i];
+        const struct plan_pair *pair = &input.runs[i];
         if (pair->actors + pair->learners < x + y && pair->inserts > plan->chosen.inserts)
             fail_msg("%u+%u was measured slower than %u+%u: %g and %g", x, y, pair->actors, pair->learners,
                      plan->chosen.inserts, pair->inserts);
     }
     for (uint32_t i = 0; i < input.n_runs; i++) {
-        const struct plan_run *other = &input.runs[i];
+        const struct plan_pair *other = &input.runs[i];
         double off = fabs(other->inserts / run_plant(plant, other->actors, other->learners).inserts - 1);
         verdict.off = fmax(verdict.off, off);
     }
@@ -240,24 +255,15 @@ static const struct {
     {3, 2, 7700, 0.65, 0.01, 3.6}, {4, 2, 7800, 0.74, 0.00, 3.7},
 };
 
-static struct plan_run run_demo(struct rng *rng, double noise, uint32_t actors, uint32_t learners)
+/* noise: of the inserts, one standard deviation. More than four actors wait and change nothing. */
+static struct plan_pair run_demo(const void *noise, struct rng *rng, uint32_t actors, uint32_t learners)
 {
-    const struct plant plant = {.noise = noise};
-    for (size_t i = 0; i < sizeof demo / sizeof demo[0]; i++)
-        if (demo[i].actors == actors && demo[i].learners == learners) {
-            double inserts = demo[i].inserts * noisy(rng, &plant);
-            return (struct plan_run){.shards = 1,
-                                     .actors = actors,
-                                     .learners = learners,
-                                     .inserts = inserts,
-                                     .samples = 32 * inserts,
-                                     .actor_idle = demo[i].actor_idle,
-                                     .learner_idle = demo[i].learner_idle,
-                                     .cpu = demo[i].cpu};
-        }
-    /* More actors wait and change nothing. */
-    assert_true(actors > 4);
-    return run_demo(rng, noise, 4, learners);
+    const struct plant plant = {.noise = *(const double *)noise};
+    size_t i = 0;
+    while (demo[i].actors != (actors < 4 ? actors : 4) || demo[i].learners != learners)
+        assert_true(++i < sizeof demo / sizeof demo[0]);
+    double inserts = demo[i].inserts * noisy(rng, &plant);
+    return run_of(actors, learners, inserts, 32 * inserts, demo[i].actor_idle, demo[i].learner_idle, demo[i].cpu);
 }
 
 TEST(curves_that_are_wrong_about_learners_are_found_out)
@@ -265,60 +271,38 @@ TEST(curves_that_are_wrong_about_learners_are_found_out)
     struct rng rng = naive_rng(__func__);
     const struct plan_unit actor = {14500, 0.9, 0.6, MIB}, learner = {206000, 0.95, 0.5, MIB};
     for (int trial = 0; trial < 100; trial++) {
-        struct plan_input input = curves_input(actor, learner, 32);
-        input.hosts[0].cores = 16;
-        input.max_actors = 64;
-        input.max_learners = 2;
-        struct plan_run next;
-        for (int run = 0; run < MOST_RUNS && plan_next(&input, &next); run++) {
-            struct plan_run pair = run_demo(&rng, 0.003, next.actors, next.learners);
-            pair.actors = next.actors;
-            assert_true(plan_add_run(&input, &pair));
-        }
+        struct plan_input input = input_of(actor, learner, 32, 16, 64, 2);
+        run_all(&input, run_demo, &(double){0.003}, &rng);
         struct plan plan = curves_solve(&input);
         assert_int_equal(plan.chosen.learners, 2);
-        assert_true(run_demo(&rng, 0, plan.chosen.actors, 2).inserts >= 7400);
+        assert_true(run_demo(&(double){0}, &rng, plan.chosen.actors, 2).inserts >= 7400);
         assert_true(plan.chosen.actors == 1 || plan.chosen.bottleneck == PLAN_MAX_LEARNERS);
     }
 }
 
 /* Ape-X on the same machine, whose idle cores wake slowly: actors that wait nearly all the time make four learners nearly
  * twice as fast, as long as there is one for each core. */
-static struct plan_run run_apex(uint32_t actors, uint32_t learners)
+static struct plan_pair run_apex(const void *machine, struct rng *rng, uint32_t actors, uint32_t learners)
 {
-    double rate = learners == 1 ? 2200 : learners == 2 ? 2000 : learners == 3 ? 2400 : 2600;
-    rate *= learners == 4 ? 1 + 0.8 * fmin(1, (actors - 1) / 15.0) : 1 + 0.3 * fmin(1, (actors - 1) / 15.0);
-    return (struct plan_run){.shards = 1,
-                             .actors = actors,
-                             .learners = learners,
-                             .inserts = rate,
-                             .samples = 64 * rate,
-                             .actor_idle = 1 - rate / (20000.0 * actors),
-                             .learner_idle = 0.01,
-                             .cpu = 1.2 + 0.35 * learners + 0.05 * actors};
+    static const double rates[] = {2200, 2000, 2400, 2600};
+    double crowd = fmin(1, (actors - 1) / 15.0), rate = rates[learners - 1] * (1 + (learners == 4 ? 0.8 : 0.3) * crowd);
+    (void)machine, (void)rng;
+    return run_of(actors, learners, rate, 64 * rate, 1 - rate / (20000.0 * actors), 0.01,
+                  1.2 + 0.35 * learners + 0.05 * actors);
 }
 
 TEST(a_crowd_that_helps_is_found)
 {
     const struct plan_unit actor = {20500, 0.43, 0.29, MIB}, learner = {150800, 1.06, 0.56, MIB};
-    struct plan_input input = curves_input(actor, learner, 64);
-    input.hosts[0].cores = 16;
-    input.max_actors = 64;
-    input.max_learners = 4;
-    struct plan_run next;
-    for (int run = 0; run < MOST_RUNS && plan_next(&input, &next); run++) {
-        struct plan_run pair = run_apex(next.actors, next.learners);
-        assert_true(plan_add_run(&input, &pair));
-    }
+    struct plan_input input = input_of(actor, learner, 64, 16, 64, 4);
+    run_all(&input, run_apex, NULL, NULL);
     struct plan plan = curves_solve(&input);
-    assert_true(run_apex(plan.chosen.actors, plan.chosen.learners).inserts >= LEAST_SHARE * 4680);
+    assert_true(run_apex(NULL, NULL, plan.chosen.actors, plan.chosen.learners).inserts >= LEAST_SHARE * 4680);
     /* On two cores there is no room for one. */
-    input.hosts[0].cores = 2;
-    input.n_runs = 0;
-    for (int run = 0; run < MOST_RUNS && plan_next(&input, &next); run++) {
-        struct plan_run pair = run_apex(next.actors, next.learners);
-        assert_true(next.actors <= 4 && plan_add_run(&input, &pair));
-    }
+    input = input_of(actor, learner, 64, 2, 64, 4);
+    run_all(&input, run_apex, NULL, NULL);
+    for (uint32_t i = 0; i < input.n_runs; i++)
+        assert_true(input.runs[i].actors <= 4);
 }
 
 /* What the file says is not tried with other numbers; if it says all, one run is enough. */
@@ -327,20 +311,13 @@ TEST(numbers_of_the_file_are_kept)
     struct rng rng = naive_rng(__func__);
     for (int trial = 0; trial < 200; trial++) {
         struct plant plant = random_plant(&rng);
-        struct plan_input input =
-            curves_input(measure_unit(&plant, &rng, true), measure_unit(&plant, &rng, false), plant.spi);
-        input.hosts[0].cores = plant.cores;
-        input.max_actors = plant.max_actors;
-        input.max_learners = plant.max_learners;
+        struct plan_input input = curves_of(&plant, &rng);
         input.fixed_actors = 1 + (uint32_t)rng_below(&rng, plant.max_actors);
         input.fixed_learners = trial % 2 ? 1 + (uint32_t)rng_below(&rng, plant.max_learners) : 0;
-        struct plan_run next;
-        int runs = 0;
-        for (; runs < MOST_RUNS && plan_next(&input, &next); runs++) {
-            assert_int_equal(next.actors, input.fixed_actors);
-            assert_true(input.fixed_learners == 0 || next.learners == input.fixed_learners);
-            struct plan_run pair = measure_pair(&plant, &rng, next.actors, next.learners);
-            assert_true(plan_add_run(&input, &pair));
+        int runs = run_all(&input, measure_pair, &plant, &rng);
+        for (uint32_t i = 0; i < input.n_runs; i++) {
+            assert_int_equal(input.runs[i].actors, input.fixed_actors);
+            assert_true(input.fixed_learners == 0 || input.runs[i].learners == input.fixed_learners);
         }
         assert_true(runs == 1 || !input.fixed_learners);
     }

@@ -6,23 +6,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
 #include "proto/base/utf8.h"
 #include "tests/support/tempdir.h"
-
-/* Looks again and again for up to 20 s. */
-#define await(condition)                                                                                               \
-    do {                                                                                                               \
-        int64_t end_ = clock_ns() + 20 * NS_PER_S;                                                                     \
-        while (!(condition)) {                                                                                         \
-            if (clock_ns() > end_)                                                                                     \
-                fail_msg("waited in vain for: %s", #condition);                                                        \
-            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);                                                   \
-        }                                                                                                              \
-    } while (0)
 
 /* A number that a script has written into a file of its own. 0: not yet. */
 static pid_t pid_in(const char *name)
@@ -34,9 +22,7 @@ static pid_t pid_in(const char *name)
 /* Zombies are gone too: only init may have to reap them. */
 static bool gone(pid_t pid)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    const char *rest = strrchr(file_text(path), ')');
+    const char *rest = strrchr(file_text(textf("/proc/%d/stat", (int)pid)), ')');
     return !rest || strncmp(rest, ") Z", 3) == 0 || strncmp(rest, ") X", 3) == 0;
 }
 
@@ -54,10 +40,17 @@ static struct process start_shell(const char *script, struct guard *guard)
     return self;
 }
 
+/* The last lines that it printed. */
+static const char *tail_of(const struct process *self, uint32_t lines)
+{
+    static char text[2048];
+    return process_tail(self, text, sizeof text, lines);
+}
+
 static int end_of(struct process *self)
 {
     int status = -1;
-    await(process_ended(self, &status));
+    wait_until(process_ended(self, &status));
     assert_int_equal(self->pid, 0);
     assert_false(process_ended(self, &status)); /* once */
     return status;
@@ -89,14 +82,13 @@ TEST(ends, tempdir_enter, tempdir_leave)
 TEST(ask_once_then_kill, tempdir_enter, tempdir_leave)
 {
     struct process self = start_shell("trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done", NULL);
-    char text[256];
-    await(strstr(process_tail(&self, text, sizeof text, 5), "ready"));
+    wait_until(strstr(tail_of(&self, 5), "ready"));
     process_ask(&self, 77);
     assert_int_equal(self.asked_ns, 77);
-    await(strstr(process_tail(&self, text, sizeof text, 5), "asked"));
+    wait_until(strstr(tail_of(&self, 5), "asked"));
     process_ask(&self, 78); /* nothing: "asked" stays alone */
     assert_int_equal(self.asked_ns, 77);
-    assert_string_equal(process_tail(&self, text, sizeof text, 5), "ready\nasked");
+    assert_string_equal(tail_of(&self, 5), "ready\nasked");
     int status;
     assert_false(process_ended(&self, &status));
     assert_false(self.killed);
@@ -141,18 +133,16 @@ TEST(child_begins_clean, tempdir_enter, tempdir_leave)
     struct process_options options = options_of(argv, NULL);
     options.environment = environment;
     struct process self;
-    assert_int_equal(process_start(&self, &options, clock_ns(), &err), RP_OK);
+    ok(process_start(&self, &options, clock_ns(), &err));
     pid_t pid = self.pid;
     assert_int_equal(end_of(&self), 0);
     sigprocmask(SIG_SETMASK, &before, NULL);
     signal(SIGUSR1, SIG_DFL);
     signal(SIGHUP, SIG_DFL);
     close(open_one);
-    char text[1024], expected[256];
     /* ls has its standard three and the folder. */
-    snprintf(expected, sizeof expected, "0000000000000000\n0000000000000000\n4\n/dev/null\nerr\n1 elsewhere\n%d",
-             (int)pid);
-    assert_string_equal(process_tail(&self, text, sizeof text, 20), expected);
+    assert_string_equal(tail_of(&self, 20),
+                        textf("0000000000000000\n0000000000000000\n4\n/dev/null\nerr\n1 elsewhere\n%d", (int)pid));
 }
 
 TEST(launcher_without_standard_descriptors, tempdir_enter, tempdir_leave)
@@ -220,8 +210,7 @@ TEST(can_not_be_started, tempdir_enter, tempdir_leave)
     struct process_options options = options_of(argv, NULL);
     struct process self;
     options.log = tempdir_at("no/such/folder/log");
-    assert_int_equal(process_start(&self, &options, 1, &err), RP_IO);
-    assert_non_null(strstr(err.text, "no/such/folder/log"));
+    must_fail(process_start(&self, &options, 1, &err), RP_IO, "no/such/folder/log");
     char path[700];
     memset(path, 'x', sizeof path - 1);
     path[sizeof path - 1] = '\0';
@@ -240,28 +229,27 @@ TEST(tail_is_of_this_start, tempdir_enter, tempdir_leave)
     self = start_shell("for i in 1 2 3 4 5; do echo line $i; done; echo; printf unfinished", NULL);
     end_of(&self);
     assert_int_equal(self.log_start, 7);
-    assert_string_equal(process_tail(&self, text, sizeof text, 3), "line 4\nline 5\nunfinished");
-    assert_string_equal(process_tail(&self, text, sizeof text, 0), "");
+    assert_string_equal(tail_of(&self, 3), "line 4\nline 5\nunfinished");
+    assert_string_equal(tail_of(&self, 0), "");
     assert_string_equal(process_tail(&self, text, 20, 9), "line 5\nunfinished"); /* those that fit, whole */
     assert_string_equal(process_tail(&self, text, 17, 9), "unfinished");
     assert_string_equal(process_tail(&self, text, 18, 9), "line 5\nunfinished");
     assert_string_equal(process_tail(&self, text, 5, 9), "");
     self = start_shell(":", NULL);
     end_of(&self);
-    assert_string_equal(process_tail(&self, text, sizeof text, 9), ""); /* this one printed nothing */
+    assert_string_equal(tail_of(&self, 9), ""); /* this one printed nothing */
     assert_int_equal(truncate(tempdir_at("child.log"), 3), 0);
-    assert_string_equal(process_tail(&self, text, sizeof text, 9), "bef"); /* another program cut the log */
+    assert_string_equal(tail_of(&self, 9), "bef"); /* another program cut the log */
     remove(tempdir_at("child.log"));
-    assert_string_equal(process_tail(&self, text, sizeof text, 9), "");
+    assert_string_equal(tail_of(&self, 9), "");
 }
 
 static void expect_tail(const char *printed, size_t size, const char *expected)
 {
     struct process self = {0};
-    char text[2048];
     snprintf(self.log, sizeof self.log, "%s", tempdir_at("child.log"));
     file_write(self.log, printed, size, 0644);
-    assert_string_equal(process_tail(&self, text, sizeof text, 9), expected);
+    assert_string_equal(tail_of(&self, 9), expected);
 }
 #define EXPECT_TAIL(printed, expected) expect_tail(printed, sizeof(printed) - 1, expected)
 
@@ -283,86 +271,85 @@ TEST(tail_is_harmless, tempdir_enter, tempdir_leave)
 TEST(tail_of_very_long_lines, tempdir_enter, tempdir_leave)
 {
     struct process self = {0};
-    char text[2048];
     enum { SIZE = 300000 };
-    char *line = malloc(SIZE);
+    static char line[SIZE];
     for (int i = 0; i < SIZE; i++)
         line[i] = "\xc3\xa9"[i % 2];
     memcpy(line, "begin", 5);
     memcpy(line + SIZE - 8, "the end\n", 8);
     snprintf(self.log, sizeof self.log, "%s", tempdir_at("child.log"));
     file_write(self.log, line, SIZE, 0644);
-    process_tail(&self, text, sizeof text, 9);
+    const char *text = tail_of(&self, 9);
     assert_in_range(strlen(text), 300, 400);
     assert_non_null(strstr(text, " ... "));
     assert_string_equal(text + strlen(text) - 7, "the end");
     assert_true(utf8_valid(text, strlen(text)));
     assert_null(strchr(text, '\n'));
     file_write(self.log, line, 1000, 0644); /* all of it in sight */
-    process_tail(&self, text, sizeof text, 9);
-    assert_memory_equal(text, "begin", 5);
-    free(line);
+    assert_memory_equal(tail_of(&self, 9), "begin", 5);
 }
 
 /* ---- groups ---- */
 
 TEST(leftovers_die_with_their_process, tempdir_enter, tempdir_leave)
 {
-    char script[512];
-    snprintf(script, sizeof script,
-             "(trap '' TERM HUP; sh -c 'echo $PPID' > %s; while :; do sleep 0.05; done) & "
-             "while [ ! -s %s ]; do sleep 0.01; done; exit 4",
-             tempdir_at("a"), tempdir_at("a"));
-    struct process self = start_shell(script, NULL);
+    struct process self = start_shell(textf("(trap '' TERM HUP; sh -c 'echo $PPID' > %s; while :; do sleep 0.05; "
+                                            "done) & while [ ! -s %s ]; do sleep 0.01; done; exit 4",
+                                            tempdir_at("a"), tempdir_at("a")),
+                                      NULL);
     assert_int_equal(end_of(&self), 4 << 8);
     pid_t left = pid_in("a");
     assert_true(left > 1);
-    await(gone(left));
+    wait_until(gone(left));
 }
 
 TEST(kill_reaches_the_whole_group, tempdir_enter, tempdir_leave)
 {
-    char script[512];
-    snprintf(script, sizeof script, "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done'",
-             tempdir_at("a"));
-    struct process self = start_shell(script, NULL);
-    await(pid_in("a") > 1);
+    struct process self = start_shell(
+        textf("trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done'", tempdir_at("a")),
+        NULL);
+    wait_until(pid_in("a") > 1);
     process_kill(&self);
     int status = end_of(&self);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-    await(gone(pid_in("a")));
+    wait_until(gone(pid_in("a")));
 }
 
-/* A launcher with a guard and a child with a child, all of which ignore what can be ignored. */
-static pid_t fork_launcher(bool child_leaves)
+static void write_pid(const char *name, pid_t pid)
 {
-    char script[768];
-    snprintf(script, sizeof script,
-             "trap '' TERM HUP INT; sh -c 'trap \"\" TERM HUP INT; echo $$ > %s; while :; do sleep 0.05; done' & "
-             "echo $$ > %s; %s",
-             tempdir_at("a"), tempdir_at("b"), child_leaves ? "while :; do sleep 0.05; done" : "wait; wait");
+    file_put(tempdir_at(name), textf("%d\n", (int)pid));
+}
+
+/* A launcher that starts a child, with a guard or without one; their process ids are in files c and b. */
+static pid_t fork_launcher(const char *script, bool guarded)
+{
     pid_t pid = fork();
     if (pid == 0) {
         struct guard guard;
         struct process self;
         const char *const argv[] = {"sh", "-c", script, NULL};
-        struct process_options options = options_of(argv, &guard);
-        if (guard_start(&guard, NULL) != RP_OK || process_start(&self, &options, 1, NULL) != RP_OK)
+        struct process_options options = options_of(argv, guarded ? &guard : NULL);
+        if ((guarded && guard_start(&guard, NULL) != RP_OK) || process_start(&self, &options, 1, NULL) != RP_OK)
             _exit(1);
-        char text[16];
-        int n = snprintf(text, sizeof text, "%d\n", (int)guard.pid);
-        file_write(tempdir_at("c"), text, (size_t)n, 0644);
+        write_pid("b", self.pid);
+        if (guarded)
+            write_pid("c", guard.pid);
         for (;;)
             pause();
     }
     return pid;
 }
 
+/* The child has a child; all of them ignore what can be ignored. */
 TEST(all_die_with_a_killed_launcher, tempdir_enter, tempdir_leave)
 {
     for (int i = 0; i < 2; i++) {
-        pid_t launcher = fork_launcher(i == 1);
-        await(pid_in("a") > 1 && pid_in("b") > 1 && pid_in("c") > 1);
+        pid_t launcher =
+            fork_launcher(textf("trap '' TERM HUP INT; sh -c 'trap \"\" TERM HUP INT; echo $$ > %s; while :; do sleep "
+                                "0.05; done' & %s",
+                                tempdir_at("a"), i ? "while :; do sleep 0.05; done" : "wait; wait"),
+                          true);
+        wait_until(pid_in("a") > 1 && pid_in("b") > 1 && pid_in("c") > 1);
         pid_t grandchild = pid_in("a"), child = pid_in("b"), guard = pid_in("c");
         assert_false(gone(grandchild) || gone(child) || gone(guard));
         kill(guard, SIGTERM); /* none of these ends it */
@@ -370,9 +357,9 @@ TEST(all_die_with_a_killed_launcher, tempdir_enter, tempdir_leave)
         kill(guard, SIGHUP);
         kill(launcher, SIGKILL);
         assert_int_equal(waitpid(launcher, NULL, 0), launcher);
-        await(gone(child));
-        await(gone(grandchild));
-        await(gone(guard));
+        wait_until(gone(child));
+        wait_until(gone(grandchild));
+        wait_until(gone(guard));
         for (const char *name = "a\0b\0c\0"; *name; name += 2)
             remove(tempdir_at(name));
     }
@@ -381,30 +368,16 @@ TEST(all_die_with_a_killed_launcher, tempdir_enter, tempdir_leave)
 /* Without a guard the kernel kills the child alone. */
 TEST(child_dies_with_its_launcher, tempdir_enter, tempdir_leave)
 {
-    pid_t launcher = fork();
-    if (launcher == 0) {
-        struct process self;
-        const char *const argv[] = {"sleep", "1000", NULL};
-        struct process_options options = options_of(argv, NULL);
-        char text[16];
-        if (process_start(&self, &options, 1, NULL) != RP_OK)
-            _exit(1);
-        int n = snprintf(text, sizeof text, "%d\n", (int)self.pid);
-        file_write(tempdir_at("a"), text, (size_t)n, 0644);
-        for (;;)
-            pause();
-    }
-    await(pid_in("a") > 1);
+    pid_t launcher = fork_launcher("exec sleep 1000", false);
+    wait_until(pid_in("b") > 1);
     kill(launcher, SIGKILL);
     assert_int_equal(waitpid(launcher, NULL, 0), launcher);
-    await(gone(pid_in("a")));
+    wait_until(gone(pid_in("b")));
 }
 
 static bool names_guard(pid_t pid)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    return strcmp(file_text(path), "replay-guard\n") == 0;
+    return strcmp(file_text(textf("/proc/%d/comm", (int)pid)), "replay-guard\n") == 0;
 }
 
 /* Who reads the launcher's output to its end does not wait for the guard; and no child keeps the guard from its end. */
@@ -414,7 +387,7 @@ TEST(guard_holds_nothing, tempdir_enter, tempdir_leave)
     struct guard guard;
     assert_int_equal(pipe(ends), 0);
     assert_int_equal(guard_start(&guard, &err), RP_OK);
-    await(names_guard(guard.pid));
+    wait_until(names_guard(guard.pid));
     close(ends[1]);
     char byte;
     struct pollfd poll_fd = {.fd = ends[0], .events = POLLIN};
@@ -422,9 +395,8 @@ TEST(guard_holds_nothing, tempdir_enter, tempdir_leave)
     assert_int_equal(read(ends[0], &byte, 1), 0);
     close(ends[0]);
     struct process self = start_shell("ls -l /proc/self/fd | grep -c socket; echo said", &guard);
-    char text[64];
     end_of(&self);
-    assert_string_equal(process_tail(&self, text, sizeof text, 2), "0\nsaid");
+    assert_string_equal(tail_of(&self, 2), "0\nsaid");
     pid_t pid = guard.pid;
     guard_stop(&guard);
     assert_true(gone(pid));
@@ -446,7 +418,7 @@ TEST(guard_forgets, tempdir_enter, tempdir_leave)
     /* A guard that is killed kills no process. */
     assert_int_equal(guard_start(&guard, &err), RP_OK);
     kill(guard.pid, SIGKILL);
-    await(gone(guard.pid));
+    wait_until(gone(guard.pid));
     struct process late = start_shell("exit 5", &guard);
     assert_int_equal(end_of(&late), 5 << 8);
     guard_stop(&guard);
@@ -472,20 +444,21 @@ TEST(usage, tempdir_enter, tempdir_leave)
     assert_int_equal(process_start(&idle, &options, 1, NULL), RP_OK);
     /* It has got to its sleep once its account stands still. */
     int64_t last = -1, still = 0;
-    await((used(&idle, &of_idle), still = of_idle.cpu_ns == last ? still + 1 : 0, last = of_idle.cpu_ns, still > 30));
-    await((used(&busy, &of_busy), of_busy.cpu_ns > 100 * NS_PER_MS));
+    wait_until(
+        (used(&idle, &of_idle), still = of_idle.cpu_ns == last ? still + 1 : 0, last = of_idle.cpu_ns, still > 30));
+    wait_until((used(&busy, &of_busy), of_busy.cpu_ns > 100 * NS_PER_MS));
     assert_true(of_idle.cpu_ns > 0);
     assert_true(of_idle.cpu_ns < 50 * NS_PER_MS);
     /* To the nanosecond: none at all, once it sleeps. */
-    await((used(&idle, &of_idle), used(&idle, &again), again.cpu_ns == of_idle.cpu_ns));
+    wait_until((used(&idle, &of_idle), used(&idle, &again), again.cpu_ns == of_idle.cpu_ns));
     assert_in_range(of_idle.memory, 1024, 100 << 20);
     assert_false(of_idle.stopped);
     kill(busy.pid, SIGSTOP);
-    await((used(&busy, &of_busy), of_busy.stopped));
+    wait_until((used(&busy, &of_busy), of_busy.stopped));
     used(&busy, &again);
     assert_int_equal(again.cpu_ns, of_busy.cpu_ns);
     kill(busy.pid, SIGCONT);
-    await((used(&busy, &of_busy), !of_busy.stopped && of_busy.cpu_ns > again.cpu_ns));
+    wait_until((used(&busy, &of_busy), !of_busy.stopped && of_busy.cpu_ns > again.cpu_ns));
     process_kill(&busy);
     process_kill(&idle);
     end_of(&busy);
@@ -496,16 +469,13 @@ TEST(usage, tempdir_enter, tempdir_leave)
 /* The work of children counts, while they run and after. */
 TEST(usage_of_the_family, tempdir_enter, tempdir_leave)
 {
-    char script[256];
-    snprintf(script, sizeof script,
-             "sh -c 'sh -c \"while [ ! -e %s ]; do :; done\"; :'; echo over; sleep 1000; :", tempdir_at("a"));
-    struct process self = start_shell(script, NULL);
+    struct process self = start_shell(
+        textf("sh -c 'sh -c \"while [ ! -e %s ]; do :; done\"; :'; echo over; sleep 1000; :", tempdir_at("a")), NULL);
     struct process_usage during, after;
-    char text[64];
-    await((used(&self, &during), during.cpu_ns > 200 * NS_PER_MS));
+    wait_until((used(&self, &during), during.cpu_ns > 200 * NS_PER_MS));
     file_write(tempdir_at("a"), "x", 1, 0644);
-    await(strstr(process_tail(&self, text, sizeof text, 1), "over"));
-    await(process_usage(&self, &after) && after.cpu_ns > 150 * NS_PER_MS);
+    wait_until(strstr(tail_of(&self, 1), "over"));
+    wait_until(process_usage(&self, &after) && after.cpu_ns > 150 * NS_PER_MS);
     process_kill(&self);
     end_of(&self);
 }
@@ -519,7 +489,7 @@ TEST(guard_lost, tempdir_enter, tempdir_leave)
     assert_false(guard_lost(&guard));
     pid_t first = guard.pid;
     kill(first, SIGKILL);
-    await(guard_lost(&guard));
+    wait_until(guard_lost(&guard));
     assert_int_not_equal(guard.pid, first);
     assert_false(guard_lost(&guard));
     process_guard(&self);
@@ -532,22 +502,18 @@ TEST(guard_lost, tempdir_enter, tempdir_leave)
 
 TEST(log_is_cut, tempdir_enter, tempdir_leave)
 {
-    char text[64];
-    char script[256];
-    snprintf(script, sizeof script, "echo first; until [ -e %s ]; do sleep 0.01; done; echo last", tempdir_at("a"));
-    struct process self = start_shell(script, NULL);
-    await(strcmp(process_tail(&self, text, sizeof text, 2), "first") == 0);
+    struct process self =
+        start_shell(textf("echo first; until [ -e %s ]; do sleep 0.01; done; echo last", tempdir_at("a")), NULL);
+    wait_until(strcmp(tail_of(&self, 2), "first") == 0);
     assert_false(process_cut_log(&self, 0)); /* any number */
     assert_false(process_cut_log(&self, 6));
     assert_true(process_cut_log(&self, 5));
     assert_false(process_cut_log(&self, 5));
-    assert_string_equal(process_tail(&self, text, sizeof text, 2), "");
+    assert_string_equal(tail_of(&self, 2), "");
     file_write(tempdir_at("a"), "", 0, 0600);
     end_of(&self);
-    assert_string_equal(process_tail(&self, text, sizeof text, 2), "last");
-    struct stat info;
-    assert_int_equal(stat(self.log, &info), 0);
-    assert_int_equal(info.st_size, 5);
+    assert_string_equal(tail_of(&self, 2), "last");
+    assert_int_equal(file_size(self.log), 5);
 }
 
 /* Each host takes some descriptors: hundreds must fit where the usual limit is 1024. */

@@ -1,71 +1,31 @@
 /* Which host each process of a run is on: numbers for each host, and as few moves as possible when hosts come and go. */
 
-#include "agent/launch/run_state.h"
-#include "tests/support/runtext.h"
-#include "tests/support/test.h"
+#include "tests/support/runbed.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
-#define MOST 32u
 
-/* A run with hosts h1, h2, ... of a source, which never connects to any, and members without processes. */
-struct world {
-    struct run_config config;
-    struct run_options options;
-    struct host_pool *pool;
-    struct run run;
-    struct member members[MOST], *list[MOST];
-};
-
-static void open_world(struct world *self, const char *yaml, const double *cores, uint32_t n)
+/* Opens a run with hosts h1, h2, ... of a source, which never connects to any. */
+static void open_run(struct runbed *self, const char *yaml, const double *cores, uint32_t n)
 {
     static const char *const carrier[] = {"true", NULL};
-    *self = (struct world){0};
-    self->config = runtext_read(yaml, NULL);
-    const struct host_pool_options options = {.home.config = &self->config,
-                                              .home.folder = ".",
-                                              .home.config_path = "config.yaml",
-                                              .home.here = ".",
-                                              .home.programs = ".",
-                                              .cores = 4};
-    self->pool = must(host_pool_new(&options, &err));
-    for (uint32_t i = 0; i < n; i++) {
-        char name[8];
-        snprintf(name, sizeof name, "h%u", i + 1);
-        assert_int_equal(host_pool_appear(self->pool, name, carrier, cores[i], 0, &err), RP_OK);
-    }
-    self->options = (struct run_options){.home.config = &self->config, .hosts = self->pool};
-    self->run = (struct run){.options = &self->options,
-                             .config = &self->config,
-                             .clock = clock_system(),
-                             .members = self->list,
-                             .actors_wanted = run_config_actors(&self->config)};
+    runbed_open(self, yaml, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        ok(host_pool_appear(self->pool, textf("h%u", i + 1), carrier, cores[i], 0, &err));
     run_hosts_open(&self->run);
     for (uint32_t i = 1; i <= n; i++)
         self->run.hosts.sites[i].in = true;
 }
 
-static void close_world(struct world *self)
-{
-    run_hosts_fini(&self->run);
-    free(self->run.events);
-    host_pool_destroy(&self->pool);
-    run_config_free(&self->config);
-}
+FIXTURE(struct runbed, (void), runbed_close)
 
-FIXTURE(struct world, (void), close_world)
-
-static void add(struct world *self, enum role role, uint32_t count)
+static void add(struct runbed *self, enum role role, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        struct member *member = &self->members[self->run.n_members];
-        *member = (struct member){.role = role, .index = i, .wanted = true, .host = RUN_NO_HOST, .at = RUN_NO_HOST};
-        self->list[self->run.n_members++] = member;
-        run_place(&self->run, member);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        run_place(&self->run, runbed_add(self, role, i));
 }
 
 /* Number of members of a role on a host. */
-static uint32_t count_at(const struct world *self, enum role role, uint32_t host)
+static uint32_t count_at(const struct runbed *self, enum role role, uint32_t host)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < self->run.n_members; i++)
@@ -75,7 +35,7 @@ static uint32_t count_at(const struct world *self, enum role role, uint32_t host
 
 CASE(alone)
 {
-    open_world(f, "actors: {count: 3}\n" TABLES, NULL, 0);
+    open_run(f, "actors: {count: 3}\n" TABLES, NULL, 0);
     add(f, ROLE_ACTOR, 3);
     add(f, ROLE_LEARNER, 1);
     assert_int_equal(count_at(f, ROLE_ACTOR, HOST_POOL_HOME), 3);
@@ -87,7 +47,7 @@ CASE(alone)
 
 CASE(numbers)
 {
-    open_world(f, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 4}, 2);
+    open_run(f, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 4}, 2);
     add(f, ROLE_BROKER, 1);
     add(f, ROLE_LEARNER, 1);
     add(f, ROLE_ACTOR, 6);
@@ -104,7 +64,7 @@ CASE(numbers)
 CASE(a_host_comes)
 {
     uint32_t before[6];
-    open_world(f, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 2, 2}, 3);
+    open_run(f, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 2, 2}, 3);
     f->run.hosts.sites[3].in = false;
     add(f, ROLE_ACTOR, 6);
     assert_int_equal(count_at(f, ROLE_ACTOR, RUN_NO_HOST), 2);
@@ -126,8 +86,8 @@ CASE(a_host_comes)
 /* One actor more moves no other. */
 CASE(growing)
 {
-    uint32_t before[MOST];
-    open_world(f, "actors: {count: 1}\n" SLURM TABLES, (double[]){8, 3, 5}, 3);
+    uint32_t before[RUNBED_MEMBERS];
+    open_run(f, "actors: {count: 1}\n" SLURM TABLES, (double[]){8, 3, 5}, 3);
     for (uint32_t n = 1; n <= 16; n++) {
         f->run.actors_wanted = n;
         f->run.hosts.counted = false;
@@ -147,7 +107,7 @@ CASE(growing)
 /* Without a host that takes actors, none is placed anywhere. */
 CASE(nowhere)
 {
-    open_world(f, "actors: {count: 2}\n" SLURM TABLES, (double[]){2}, 1);
+    open_run(f, "actors: {count: 2}\n" SLURM TABLES, (double[]){2}, 1);
     f->run.hosts.sites[1].in = false;
     add(f, ROLE_ACTOR, 2);
     assert_int_equal(count_at(f, ROLE_ACTOR, RUN_NO_HOST), 2);
@@ -163,18 +123,18 @@ TEST(room_for_actors)
         double cpu, cores;
     } cases[] = {{TABLES, 9, 8}, {two, 0.75, 3}, {"launch: {engine: slurm}\n" TABLES, 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct world world;
+        struct runbed bed;
         double cpu = 9, cores = 8;
-        open_world(&world, cases[i].yaml, (double[]){4}, i == 2);
-        add(&world, ROLE_ACTOR, 2);
+        open_run(&bed, cases[i].yaml, (double[]){4}, i == 2);
+        add(&bed, ROLE_ACTOR, 2);
         for (uint32_t k = 0; k < 2; k++) {
-            world.members[k].process.running = k == 0;
-            world.members[k].at = HOST_POOL_HOME;
-            world.members[k].cpu = 0.75;
+            bed.members[k].process.running = k == 0;
+            bed.members[k].at = HOST_POOL_HOME;
+            bed.members[k].cpu = 0.75;
         }
-        run_actor_machines(&world.run, &cpu, &cores);
+        run_actor_machines(&bed.run, &cpu, &cores);
         assert_true(cpu == cases[i].cpu && cores == cases[i].cores);
-        world.members[0].process.running = false;
-        close_world(&world);
+        bed.members[0].process.running = false;
+        runbed_close(&bed);
     }
 }

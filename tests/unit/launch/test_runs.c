@@ -10,18 +10,15 @@
 /* A run, i seconds old. */
 static void make_run(const char *name, int old, const char *report)
 {
-    char path[128];
+    const char *path = tempdir_at(textf("%s/launch.json", name));
     assert_int_equal(mkdir(tempdir_at(name), 0777), 0);
-    snprintf(path, sizeof path, "%s/launch.json", name);
-    file_put(tempdir_at(path), "{\"legs\": 1}");
+    file_put(path, "{\"legs\": 1}");
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     struct timespec times[2] = {{now.tv_sec - old, 0}, {now.tv_sec - old, 0}};
-    assert_int_equal(utimensat(AT_FDCWD, tempdir_at(path), times, 0), 0);
-    if (report) {
-        snprintf(path, sizeof path, "%s/report.json", name);
-        file_put(tempdir_at(path), report);
-    }
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    if (report)
+        file_put(tempdir_at(textf("%s/report.json", name)), report);
 }
 
 TEST(reads, tempdir_enter, tempdir_leave)
@@ -69,11 +66,8 @@ TEST(lists_and_removes, tempdir_enter, tempdir_leave)
     assert_null(runs_list(tempdir_at("runs"), &n));
     assert_int_equal(n, 0);
     assert_int_equal(mkdir(tempdir_at("runs"), 0777), 0);
-    for (int i = 1; i <= 5; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "runs/r%d", i);
-        make_run(name, 100 * i, "{\"phase\": \"stopped\"}");
-    }
+    for (int i = 1; i <= 5; i++)
+        make_run(textf("runs/r%d", i), 100 * i, "{\"phase\": \"stopped\"}");
     assert_int_equal(mkdir(tempdir_at("runs/mine"), 0777), 0); /* no run */
     file_put(tempdir_at("precious"), "x");
     assert_int_equal(symlink(tempdir_at("precious"), tempdir_at("runs/r4/link")), 0);
@@ -113,9 +107,9 @@ TEST(lists_and_removes, tempdir_enter, tempdir_leave)
 /* A removal that cannot go on leaves a run, and the lock that keeps others from it. */
 TEST(removal_cut_short, tempdir_enter, tempdir_leave)
 {
-    char folder[256], name[251] = "";
+    char name[251] = "";
     make_run("deep", 10, NULL);
-    snprintf(folder, sizeof folder, "%s", tempdir_at("deep"));
+    const char *folder = owned(strdup(tempdir_at("deep")));
     assert_false(run_folder_locked(folder));
     struct stat before, after;
     assert_int_equal(stat(tempdir_at("deep/launch.lock"), &before), 0);
@@ -162,17 +156,10 @@ TEST(compares, tempdir_enter, tempdir_leave)
     assert_true(runs_read(tempdir_at("one"), &runs[0]));
     assert_true(runs_read(tempdir_at("two"), &runs[1]));
     const char *text = PRINTED(runs_print_compared(runs, 2, printing));
-    assert_non_null(strstr(text, "  return"));
-    assert_non_null(strstr(text, "  seed"));
-    assert_non_null(strstr(text, "  agent.tau"));
-    assert_null(strstr(text, "agent.batch"));
-    assert_null(strstr(text, "  name"));
+    HAS(text, "  return", "  seed", "  agent.tau");
+    HAS_NOT(text, "agent.batch", "  name");
     assert_int_equal(runs_write_page(runs, 2, tempdir_at("chart.html"), &err), RP_OK);
-    char *page = run_folder_read(tempdir, "chart.html");
-    static const char *const parts[] = {"\"name\": \"one\"", "\"return\": [7.25]", "\"name\": \"two\"",
-                                        "\"return\": [5.25]"};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        assert_non_null(strstr(page, parts[i]));
-    free(page);
+    HAS(file_text(tempdir_at("chart.html")), "\"name\": \"one\"", "\"return\": [7.25]", "\"name\": \"two\"",
+        "\"return\": [5.25]");
     assert_int_equal(runs_write_page(runs, 2, "/nowhere/chart.html", &err), RP_IO);
 }

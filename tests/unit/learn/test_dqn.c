@@ -1,16 +1,13 @@
-/* DQN against a loss of its own: gradients by finite differences, a chain whose values are known, exploration. */
+/* DQN against a loss of its own: gradients by finite differences, values, exploration. */
 
 #include "tests/support/learning.h"
 #include "tests/support/naive.h"
 
 #define N 7
-#define INPUTS 3
-#define ACTIONS 4
+#define INPUTS LEARNING_INPUTS
+#define ACTIONS LEARNING_ACTIONS
 
 static int64_t two_layers[] = {6, 5};
-
-static const rp_env_spec flat = {
-    .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {INPUTS}, .n_actions = ACTIONS};
 
 static struct agent_config make_config(void)
 {
@@ -22,38 +19,8 @@ static struct agent_config make_config(void)
     };
 }
 
-struct data {
-    float observation[N][INPUTS], next[N][INPUTS], reward[N], discount[N], weight[N];
-    int32_t action[N];
-    struct agent_batch batch;
-};
-
-static void make_data(struct data *self, struct rng *rng, bool weights)
-{
-    for (uint32_t i = 0; i < N; i++) {
-        for (uint32_t k = 0; k < INPUTS; k++) {
-            self->observation[i][k] = learning_uniform(rng);
-            self->next[i][k] = learning_uniform(rng);
-        }
-        self->action[i] = (int32_t)rng_below(rng, ACTIONS);
-        self->reward[i] = 3.0f * learning_uniform(rng);
-        self->discount[i] = i % 3 == 0 ? 0.0f : 0.81f;
-        self->weight[i] = (float)rng_unit(rng);
-    }
-    self->batch = (struct agent_batch){
-        .n = N,
-        .length = 1,
-        .observation = self->observation,
-        .next_observation = self->next,
-        .action = self->action,
-        .reward = self->reward,
-        .discount = self->discount,
-        .weight = weights ? self->weight : NULL,
-    };
-}
-
 /* y of each item: constants of the loss. */
-static void naive_targets(struct agent *agent, const struct data *data, double y[N])
+static void naive_targets(struct agent *agent, const struct learning_data *data, double y[N])
 {
     struct dense online, target;
     dense_init(&online, agent, "q");
@@ -67,13 +34,11 @@ static void naive_targets(struct agent *agent, const struct data *data, double y
             best = chooser[a] > chooser[best] ? a : best;
         y[i] = (double)data->reward[i] + 0.9 * (double)data->discount[i] * judge[best];
     }
-    dense_fini(&online);
-    dense_fini(&target);
 }
 
 struct loss {
     const struct dense *online;
-    const struct data *data;
+    const struct learning_data *data;
     double y[N], huber;
 };
 
@@ -81,7 +46,7 @@ static double naive_error(const struct loss *loss, uint32_t i)
 {
     double q[ACTIONS];
     dense_forward(loss->online, loss->data->observation[i], q);
-    return fabs(q[loss->data->action[i]] - loss->y[i]);
+    return fabs(q[loss->data->discrete[i]] - loss->y[i]);
 }
 
 static double naive_loss(const void *ctx)
@@ -97,7 +62,7 @@ static double naive_loss(const void *ctx)
     return sum;
 }
 
-static void check_gradient(struct agent *agent, const struct data *data)
+static void check_gradient(struct agent *agent, const struct learning_data *data)
 {
     struct dense online;
     struct loss loss = {.online = &online, .data = data, .huber = agent->config.huber};
@@ -106,11 +71,26 @@ static void check_gradient(struct agent *agent, const struct data *data)
     assert_int_equal(online.n_params, agent->n_params);
     struct agent_result result = {0};
     agent->ops->gradient(agent, &data->batch, &result);
-    learning_near(learning_scalar(&result, "loss"), naive_loss(&loss), 1e-5, "the loss");
+    assert_near(learning_scalar(&result, "loss"), naive_loss(&loss), 1e-5);
     for (uint32_t i = 0; i < N; i++)
-        learning_near(result.priority[i], naive_error(&loss, i), 1e-5, "a priority");
+        assert_near(result.priority[i], naive_error(&loss, i), 1e-5);
     learning_check_derivatives(agent, &online, naive_loss, &loss);
-    dense_fini(&online);
+}
+
+/* An agent says what its network says. */
+static void check_values(struct agent *agent, const float *observation, struct rng *rng)
+{
+    struct dense online;
+    double q[ACTIONS], most = -INFINITY;
+    dense_init(&online, agent, "q");
+    dense_forward(&online, observation, q);
+    for (uint32_t a = 0; a < ACTIONS; a++)
+        most = fmax(most, q[a]);
+    struct agent_choice choice;
+    learning_act(agent, observation, &(struct agent_explore){.uniform = true}, rng, &choice);
+    assert_near(choice.q, q[choice.discrete], 1e-5);
+    assert_near(choice.value, most, 1e-5);
+    assert_near(agent_value(agent, observation), most, 1e-5);
 }
 
 TEST(gradient_is_that_of_the_loss)
@@ -122,15 +102,16 @@ TEST(gradient_is_that_of_the_loss)
         config.dueling = options & 2;
         config.huber = options & 4 ? 0.7 : 0.0;
         config.activation = options & 8 ? 1 : 0;
-        struct agent *agent = learning_agent(&config, &flat, rng_next(&rng));
+        struct agent *agent = learning_agent(&config, &learning_discrete, rng_next(&rng));
         learning_shake_target(agent, &rng);
         learning_shake(agent, &rng, 0.3f);
-        struct data data;
-        make_data(&data, &rng, options & 16);
+        struct learning_data data;
+        learning_data(&data, &rng, true, N, 1);
+        data.batch.weight = options & 16 ? data.weight : NULL;
         check_gradient(agent, &data);
         /* Once more: nothing is left over from the first time. */
         check_gradient(agent, &data);
-        agent_destroy(&agent);
+        check_values(agent, data.observation[0], &rng);
     }
 }
 
@@ -144,8 +125,8 @@ TEST(stacked_batch_equals_separate_passes)
                         .observation_shape = {5, 4, 2},
                         .n_actions = ACTIONS};
     uint8_t observation[N][40], next[N][40];
-    struct data data;
-    make_data(&data, &rng, true);
+    struct learning_data data;
+    learning_data(&data, &rng, true, N, 1);
     for (uint32_t i = 0; i < N * 40; i++) {
         observation[i / 40][i % 40] = (uint8_t)rng_below(&rng, 2);
         next[i / 40][i % 40] = (uint8_t)rng_below(&rng, 256) / 64;
@@ -163,107 +144,31 @@ TEST(stacked_batch_equals_separate_passes)
         single->ops->gradient(single, &data.batch, &result);
         both->ops->gradient(both, &data.batch, &result);
         for (uint32_t k = 0; k < single->n_params; k++)
-            learning_near(both->grads[k], single->grads[k], 1e-5, "a derivative");
-        agent_destroy(&single);
-        agent_destroy(&both);
+            assert_near(both->grads[k], single->grads[k], 1e-5);
     }
-}
-
-#define STATES 5
-
-/* A corridor: right from the last state is worth 1 and ends it, left in the first one stays. All steps as one batch. */
-static void make_chain(float observation[2 * STATES][STATES], float next[2 * STATES][STATES], int32_t *action,
-                       float *reward, float *discount, double q[STATES][2])
-{
-    memset(observation, 0, 2 * STATES * STATES * sizeof(float));
-    memset(next, 0, 2 * STATES * STATES * sizeof(float));
-    for (int s = 0; s < STATES; s++) {
-        for (int a = 0; a < 2; a++) {
-            int i = 2 * s + a, to = a == 1 ? s + 1 : s > 0 ? s - 1 : 0;
-            action[i] = a;
-            reward[i] = to == STATES ? 1.0f : 0.0f;
-            discount[i] = to == STATES ? 0.0f : 1.0f;
-            observation[i][s] = 1.0f;
-            next[i][to == STATES ? s : to] = 1.0f;
-        }
-        q[s][1] = pow(0.9, STATES - 1 - s);
-        q[s][0] = s > 0 ? pow(0.9, STATES - s + 1) : pow(0.9, STATES);
-    }
-}
-
-static void learn_chain(struct agent_config config)
-{
-    rp_env_spec spec = {
-        .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {STATES}, .n_actions = 2};
-    float observation[2 * STATES][STATES], next[2 * STATES][STATES], reward[2 * STATES], discount[2 * STATES];
-    int32_t action[2 * STATES];
-    double q[STATES][2];
-    make_chain(observation, next, action, reward, discount, q);
-    int64_t hidden[] = {32};
-    config.hidden.data = hidden;
-    config.hidden.count = 1;
-    config.batch = 2 * STATES;
-    struct agent *agent = learning_agent(&config, &spec, 11);
-    struct agent_batch batch = {.n = 2 * STATES,
-                                .length = 1,
-                                .observation = observation,
-                                .next_observation = next,
-                                .action = action,
-                                .reward = reward,
-                                .discount = discount};
-    struct agent_result result = {0};
-    for (int step = 0; step < 3000; step++)
-        agent_learn(agent, &batch, &result);
-    for (int s = 0; s < STATES; s++) {
-        struct agent_choice choice;
-        struct rng rng = rng_of(1);
-        learning_act(agent, observation[2 * s], &(struct agent_explore){.greedy = true}, &rng, &choice);
-        assert_int_equal(choice.discrete, 1);
-        learning_near(choice.value, q[s][1], 0.01, "the value of going right");
-        learning_near(agent_value(agent, observation[2 * s]), q[s][1], 0.01, "the value");
-        while (choice.discrete == 1)
-            learning_act(agent, observation[2 * s], &(struct agent_explore){.uniform = true}, &rng, &choice);
-        learning_near(choice.q, q[s][0], 0.01, "the value of going left");
-    }
-    agent_destroy(&agent);
-}
-
-TEST(learns_a_chain)
-{
-    struct agent_config config = make_config();
-    config.learning_rate = 3e-3;
-    config.target_period = 20;
-    learn_chain(config);
-    config.double_q = config.dueling = true;
-    config.huber = 1.0;
-    learn_chain(config);
-    config.target_period = 0;
-    config.tau = 0.05;
-    learn_chain(config);
 }
 
 TEST(clips_the_gradient)
 {
     struct rng rng = rng_of(8);
-    struct data data;
-    make_data(&data, &rng, false);
+    struct learning_data data;
+    learning_data(&data, &rng, true, N, 1);
     struct agent_result result = {0};
     struct agent_config config = make_config();
     config.clip_norm = 1e-3;
-    struct agent *agent = learning_agent(&config, &flat, 1);
+    struct agent *agent = learning_agent(&config, &learning_discrete, 1);
     agent_learn(agent, &data.batch, &result);
     double sum = 0.0;
     for (uint32_t k = 0; k < agent->n_params; k++)
         sum += (double)agent->grads[k] * (double)agent->grads[k];
-    learning_near(sqrt(sum), 1e-3, 1e-6, "the norm");
+    assert_near(sqrt(sum), 1e-3, 1e-6);
     assert_true(learning_scalar(&result, "gradient_norm") > 1e-2);
-    agent_destroy(&agent);
 }
 
 TEST(explores_as_often_as_told)
 {
     struct agent_config config = make_config();
-    struct agent *agent = learning_agent(&config, &flat, 4);
+    struct agent *agent = learning_agent(&config, &learning_discrete, 4);
     const float observation[INPUTS] = {0.3f, -0.2f, 0.9f};
     struct rng rng = naive_rng(__func__);
     struct rng before = rng;
@@ -283,12 +188,11 @@ TEST(explores_as_often_as_told)
         counts[choice.discrete]++;
     }
     /* Five standard deviations of a share near 0.3 are 0.0115. */
-    learning_near((double)others / draws, 0.4 * (ACTIONS - 1) / ACTIONS, 0.0115 / 1.3, "the share of explored actions");
-    for (int a = 0; a < ACTIONS; a++)
-        learning_near((double)counts[a] / draws, 1.0 / ACTIONS, 0.0115 / 1.25, "the share of an action");
+    assert_near((double)others / draws, 0.4 * (ACTIONS - 1) / ACTIONS, 0.0115 / 1.3);
+    for (uint32_t a = 0; a < ACTIONS; a++)
+        assert_near((double)counts[a] / draws, 1.0 / ACTIONS, 0.0115 / 1.25);
 
     memset(agent->params, 0, agent->n_params * sizeof(float));
     learning_act(agent, observation, &(struct agent_explore){.greedy = true}, &rng, &choice);
     assert_int_equal(choice.discrete, 0);
-    agent_destroy(&agent);
 }

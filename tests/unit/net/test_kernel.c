@@ -18,10 +18,15 @@ struct values {
     float at[1 + MAX_VALUES + 16]; /* the first one puts the others where no register is aligned */
 };
 
+static void fill_floats(float *out, size_t n, struct rng *rng, double scale)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (float)(scale * (2.0 * rng_unit(rng) - 1.0));
+}
+
 static void fill(struct values *self, struct rng *rng, double scale)
 {
-    for (uint32_t i = 0; i < sizeof self->at / sizeof self->at[0]; i++)
-        self->at[i] = (float)(scale * (2.0 * rng_unit(rng) - 1.0));
+    fill_floats(self->at, sizeof self->at / sizeof self->at[0], rng, scale);
 }
 
 static void guard(struct values *self, size_t n)
@@ -43,12 +48,6 @@ static double activation_of(double x, int32_t activation)
     return activation == NET_RELU ? (x > 0.0 ? x : 0.0) : activation == NET_TANH ? tanh(x) : x;
 }
 
-static void check_close(float got, double right, double tolerance, const char *what, uint32_t n, size_t i)
-{
-    if (!(fabs((double)got - right) <= tolerance * (1.0 + fabs(right))))
-        fail_msg("%s of %u: value %zu is %.9g and should be %.9g", what, n, i, (double)got, right);
-}
-
 static void check_same(const float *a, const float *b, size_t n, const char *what, uint32_t width)
 {
     if (memcmp(a, b, n * sizeof *a) != 0)
@@ -68,8 +67,7 @@ TEST(bias)
             kernel_bias(y.at + 1, MAX_ROWS, n, b.at + 1, activations[a]);
             check_guard(&y, n * MAX_ROWS);
             for (size_t i = 0; i < n * MAX_ROWS; i++)
-                check_close(y.at[1 + i], activation_of((double)(in.at[1 + i] + b.at[1 + i % n]), activations[a]), 4e-7,
-                            "bias", n, i);
+                assert_near(y.at[1 + i], activation_of((double)(in.at[1 + i] + b.at[1 + i % n]), activations[a]), 4e-7);
             for (uint32_t row = 0; row < MAX_ROWS; row++) { /* alone, at another address */
                 float one[MAX_N];
                 memcpy(one, in.at + 1 + (size_t)row * n, n * sizeof one[0]);
@@ -79,24 +77,37 @@ TEST(bias)
         }
 }
 
-/* Each value alone, in the middle and at the end of a register: the same bits. */
-TEST(activate)
+static double slope_of(double y, int32_t activation)
+{
+    return activation == NET_RELU ? (y > 0.0) : activation == NET_TANH ? 1.0 - y * y : 1.0;
+}
+
+/* Values, and derivatives by them: each alone, in the middle and at the end of a register has the same bits. */
+TEST(activate_and_derive)
 {
     struct rng rng = rng_of(2);
     for (uint32_t a = 0; a < 3; a++)
         for (uint32_t n = 1; n <= MAX_N; n++) {
-            struct values in, y;
-            fill(&in, &rng, n % 3 ? 10.0 : 1e-3);
+            struct values in, y, d, out;
+            fill(&in, &rng, n % 3 == 0 ? 1e-3 : n % 3 == 1 ? 1.0 : 10.0);
+            fill(&d, &rng, 3.0);
             guard(&in, n);
+            guard(&d, n);
             y = in;
-            kernel_activate(y.at + 1, n, activations[a]);
+            out = d;
+            kernel_bias(y.at + 1, 1, n, NULL, activations[a]);
+            kernel_derive(out.at + 1, y.at + 1, n, activations[a]);
             check_guard(&y, n);
+            check_guard(&out, n);
             for (size_t i = 0; i < n; i++) {
-                float one = in.at[1 + i];
-                double right = activation_of((double)one, activations[a]);
-                assert_true(fabs((double)y.at[1 + i] - right) <= 4e-7 * fabs(right));
-                kernel_activate(&one, 1, activations[a]);
+                float one = in.at[1 + i], change = d.at[1 + i];
+                double right = activation_of((double)one, activations[a]), value = (double)y.at[1 + i];
+                assert_true(fabs(value - right) <= 4e-7 * fabs(right));
+                assert_near(out.at[1 + i], (double)change * slope_of(value, activations[a]), 4e-7);
+                kernel_bias(&one, 1, 1, NULL, activations[a]);
                 check_same(&one, y.at + 1 + i, 1, "activate", n);
+                kernel_derive(&change, &one, 1, activations[a]);
+                check_same(&change, out.at + 1 + i, 1, "derive", n);
             }
         }
 }
@@ -111,8 +122,8 @@ TEST(activate_edges)
         float tanhs[N + 8] = {0}, relus[N + 8] = {0};
         memcpy(tanhs + shift, edges, sizeof edges);
         memcpy(relus + shift, edges, sizeof edges);
-        kernel_activate(tanhs, N + 8, NET_TANH);
-        kernel_activate(relus, N + 8, NET_RELU);
+        kernel_bias(tanhs, 1, N + 8, NULL, NET_TANH);
+        kernel_bias(relus, 1, N + 8, NULL, NET_RELU);
         for (uint32_t i = 0; i < N; i++) {
             double x = (double)edges[i], tanh_got = (double)tanhs[shift + i], relu_got = (double)relus[shift + i];
             assert_int_equal(isnan(x), isnan(tanh_got));
@@ -123,30 +134,6 @@ TEST(activate_edges)
             assert_true(relu_got == (x > 0.0 ? x : 0.0));
         }
     }
-}
-
-TEST(derive)
-{
-    struct rng rng = rng_of(3);
-    for (uint32_t a = 0; a < 3; a++)
-        for (uint32_t n = 1; n <= MAX_N; n++) {
-            struct values d, y, out;
-            fill(&d, &rng, 3.0);
-            fill(&y, &rng, 1.0);
-            guard(&d, n);
-            out = d;
-            kernel_derive(out.at + 1, y.at + 1, n, activations[a]);
-            check_guard(&out, n);
-            for (size_t i = 0; i < n; i++) {
-                double value = (double)y.at[1 + i], slope = activations[a] == NET_RELU   ? (value > 0.0)
-                                                            : activations[a] == NET_TANH ? 1.0 - value * value
-                                                                                         : 1.0;
-                float one = d.at[1 + i];
-                check_close(out.at[1 + i], (double)one * slope, 4e-7, "derive", n, i);
-                kernel_derive(&one, y.at + 1 + i, 1, activations[a]);
-                check_same(&one, out.at + 1 + i, 1, "derive", n);
-            }
-        }
 }
 
 /* The sum goes over the rows in their order, so that parts of a batch add up to the bits of the whole. */
@@ -185,8 +172,7 @@ TEST(affine)
             uint32_t index[9];
             fill(&x, &rng, 1.0);
             fill(&b, &rng, 1.0);
-            for (uint32_t i = 0; i < n_in * n_out; i++)
-                w[i] = (float)(2.0 * rng_unit(&rng) - 1.0);
+            fill_floats(w, n_in * n_out, &rng, 1.0);
             x.at[1 + n_in / 2] = 0.0f;
             guard(&y, n_out);
             kernel_affine(x.at + 1, n_in, w, b.at + 1, n_out, index, y.at + 1);
@@ -195,7 +181,7 @@ TEST(affine)
                 double sum = (double)b.at[1 + j];
                 for (uint32_t i = 0; i < n_in; i++)
                     sum += (double)x.at[1 + i] * (double)w[i * n_out + j];
-                check_close(y.at[1 + j], sum, 1e-5, "affine", n_out, j);
+                assert_near(y.at[1 + j], sum, 1e-5);
             }
             kernel_affine(x.at + 1, n_in, w, b.at + 1, n_out, index, again.at + 1);
             check_same(again.at + 1, y.at + 1, n_out, "affine", n_out);
@@ -213,8 +199,7 @@ TEST(narrow)
             uint32_t n_in = sizes[s];
             struct values x, y;
             fill(&x, &rng, 1.0);
-            for (uint32_t i = 0; i < n_in * n_out; i++)
-                w[i] = (float)(2.0 * rng_unit(&rng) - 1.0);
+            fill_floats(w, n_in * n_out, &rng, 1.0);
             guard(&y, MAX_ROWS * n_out);
             kernel_narrow(x.at + 1, MAX_ROWS, n_in, w, n_out, y.at + 1);
             check_guard(&y, MAX_ROWS * n_out);
@@ -224,7 +209,7 @@ TEST(narrow)
                     double sum = 0;
                     for (uint32_t k = 0; k < n_in; k++)
                         sum += (double)x.at[1 + row * n_in + k] * (double)w[k * n_out + j];
-                    check_close(y.at[1 + row * n_out + j], sum, 1e-5, "narrow", n_in, row);
+                    assert_near(y.at[1 + row * n_out + j], sum, 1e-5);
                 }
                 kernel_narrow(x.at + 1 + (size_t)row * n_in, 1, n_in, w, n_out, one);
                 check_same(one, y.at + 1 + (size_t)row * n_out, n_out, "narrow", n_in);
@@ -244,10 +229,8 @@ TEST(product)
                 for (uint32_t mode = 0; mode < 4; mode++) {
                     bool keep = mode & 1, transposed = mode & 2;
                     size_t row_step = transposed ? 1 : k, step = transposed ? m : 1;
-                    for (uint32_t i = 0; i < m * k; i++)
-                        a[i] = (float)(2.0 * rng_unit(&rng) - 1.0);
-                    for (uint32_t i = 0; i < k * n; i++)
-                        b[i] = (float)(2.0 * rng_unit(&rng) - 1.0);
+                    fill_floats(a, m * k, &rng, 1.0);
+                    fill_floats(b, k * n, &rng, 1.0);
                     for (uint32_t i = 0; i <= m * n; i++)
                         before[i] = y[i] = (float)rng_unit(&rng);
                     kernel_product(a, row_step, step, m, k, b, n, keep, y);
@@ -261,7 +244,7 @@ TEST(product)
                             double sum = keep ? (double)before[i * n + j] : 0.0;
                             for (uint32_t l = 0; l < k; l++)
                                 sum += (double)a[i * row_step + l * step] * (double)b[l * n + j];
-                            check_close(y[i * n + j], sum, 1e-5, "product", n, j);
+                            assert_near(y[i * n + j], sum, 1e-5);
                         }
                     }
                 }

@@ -16,17 +16,6 @@ static uint64_t test_seed(void)
     return seed;
 }
 
-static bool close_to(double a, double b, double tolerance)
-{
-    return fabs(a - b) <= tolerance * (1 + fabs(a) + fabs(b));
-}
-
-static void check_close(double a, double b, double tolerance, const char *what, uint32_t i)
-{
-    if (!close_to(a, b, tolerance))
-        fail_msg("%s %u is %.9g and should be %.9g", what, i, a, b);
-}
-
 /* ---- the reference */
 
 static double squash(int32_t activation, double x)
@@ -128,7 +117,7 @@ static float symmetric(struct rng *rng)
 
 static float *vector(struct rng *rng, size_t n)
 {
-    float *x = calloc(n, sizeof *x);
+    float *x = owned(calloc(n, sizeof *x));
     for (size_t i = 0; i < n; i++)
         x[i] = symmetric(rng);
     return x;
@@ -136,7 +125,7 @@ static float *vector(struct rng *rng, size_t n)
 
 static double *widened(const float *x, size_t n)
 {
-    double *out = calloc(n, sizeof *out);
+    double *out = owned(calloc(n, sizeof *out));
     for (size_t i = 0; i < n; i++)
         out[i] = (double)x[i];
     return out;
@@ -160,18 +149,7 @@ static void problem_init(struct problem *p, const struct net_spec *spec, uint32_
     p->d_output = vector(rng, (size_t)batch * spec->outputs);
     p->wide_params = widened(p->params, p->net.n_params);
     p->wide_input = widened(p->input, (size_t)batch * spec->inputs);
-    p->out = calloc(spec->outputs, sizeof *p->out);
-}
-
-static void problem_fini(struct problem *p)
-{
-    arena_fini(&p->memory);
-    free(p->params);
-    free(p->input);
-    free(p->d_output);
-    free(p->wide_params);
-    free(p->wide_input);
-    free(p->out);
+    p->out = owned(calloc(spec->outputs, sizeof *p->out));
 }
 
 static void check_forward(struct problem *p)
@@ -181,7 +159,7 @@ static void check_forward(struct problem *p)
     for (uint32_t b = 0; b < p->batch; b++) {
         reference_row(&p->net, p->wide_params, p->wide_input + (size_t)b * p->net.spec.inputs, p->out);
         for (uint32_t j = 0; j < n_out; j++)
-            check_close((double)y[b * n_out + j], p->out[j], 3e-6, "output", b * n_out + j);
+            assert_near(y[b * n_out + j], p->out[j], 3e-6);
     }
 }
 
@@ -190,10 +168,11 @@ static void check_forward(struct problem *p)
 static void check_backward(struct problem *p)
 {
     uint32_t n = p->net.n_params, n_in = p->batch * p->net.spec.inputs;
-    float *d_params = calloc(n, sizeof *d_params), *d_input = calloc(n_in, sizeof *d_input);
+    float *d_params = owned(calloc(n, sizeof *d_params)), *d_input = owned(calloc(n_in, sizeof *d_input));
     for (uint32_t i = 0; i < n; i++)
         d_params[i] = (float)(i % 5);
-    double *d_params_right = calloc(n, sizeof *d_params_right), *d_input_right = calloc(n_in, sizeof *d_input_right);
+    double *d_params_right = owned(calloc(n, sizeof *d_params_right));
+    double *d_input_right = owned(calloc(n_in, sizeof *d_input_right));
     for (uint32_t i = 0; i < n; i++)
         d_params_right[i] = slope(p, &p->wide_params[i]);
     for (uint32_t i = 0; i < n_in; i++)
@@ -201,19 +180,15 @@ static void check_backward(struct problem *p)
     memset(d_input, 0x7f, n_in * sizeof *d_input);
     net_backward(&p->net, p->params, &p->pass, p->d_output, d_params, d_input);
     for (uint32_t i = 0; i < n_in; i++)
-        check_close((double)d_input[i], d_input_right[i], 1e-5, "derivative by input", i);
+        assert_near(d_input[i], d_input_right[i], 1e-5);
     memset(d_input, 0x7f, n_in * sizeof *d_input);
     net_backward(&p->net, p->params, &p->pass, p->d_output, NULL, d_input);
     net_backward(&p->net, p->params, &p->pass, p->d_output, d_params, NULL);
     net_backward(&p->net, p->params, &p->pass, p->d_output, NULL, NULL);
     for (uint32_t i = 0; i < n; i++)
-        check_close((double)d_params[i], i % 5 + 2 * d_params_right[i], 1e-5, "derivative by parameter", i);
+        assert_near(d_params[i], i % 5 + 2 * d_params_right[i], 1e-5);
     for (uint32_t i = 0; i < n_in; i++)
-        check_close((double)d_input[i], d_input_right[i], 1e-5, "derivative by input alone", i);
-    free(d_params_right);
-    free(d_input_right);
-    free(d_params);
-    free(d_input);
+        assert_near(d_input[i], d_input_right[i], 1e-5);
 }
 
 static void run_spec(const struct net_spec *spec, struct rng *rng)
@@ -224,9 +199,21 @@ static void run_spec(const struct net_spec *spec, struct rng *rng)
         problem_init(&p, spec, batches[i], rng);
         check_forward(&p);
         check_backward(&p);
-        problem_fini(&p);
+        arena_fini(&p.memory);
     }
 }
+
+static const struct net_spec image_spec = {.inputs = 4 * 5 * 2,
+                                           .height = 4,
+                                           .width = 5,
+                                           .planes = 2,
+                                           .filters = 3,
+                                           .kernel = 2,
+                                           .n_hidden = 1,
+                                           .hidden = {5},
+                                           .activation = NET_RELU,
+                                           .outputs = 2,
+                                           .dueling = true};
 
 TEST(gradients_dense)
 {
@@ -248,21 +235,14 @@ TEST(gradients_image)
 {
     struct rng rng = rng_of(test_seed());
     for (uint32_t kernel = 1; kernel <= 4; kernel++)
-        for (int dueling = 0; dueling < 2; dueling++)
-            for (uint32_t n_hidden = 0; n_hidden < 2; n_hidden++) {
-                struct net_spec spec = {.inputs = 4 * 5 * 2,
-                                        .height = 4,
-                                        .width = 5,
-                                        .planes = 2,
-                                        .filters = 3,
-                                        .kernel = kernel,
-                                        .n_hidden = n_hidden,
-                                        .hidden = {5},
-                                        .activation = kernel % 2 ? NET_TANH : NET_RELU,
-                                        .outputs = 2,
-                                        .dueling = dueling};
-                run_spec(&spec, &rng);
-            }
+        for (uint32_t options = 0; options < 4; options++) {
+            struct net_spec spec = image_spec;
+            spec.kernel = kernel;
+            spec.dueling = options & 1;
+            spec.n_hidden = options >> 1;
+            spec.activation = kernel % 2 ? NET_TANH : NET_RELU;
+            run_spec(&spec, &rng);
+        }
 }
 
 /* With a lower batch after forward, only the first rows count. */
@@ -270,23 +250,14 @@ TEST(backward_of_the_first_rows)
 {
     struct rng rng = rng_of(test_seed());
     for (int image = 0; image < 2; image++) {
-        struct net_spec spec = {.inputs = 12,
-                                .height = 3,
-                                .width = 4,
-                                .planes = 1,
-                                .filters = image ? 3 : 0,
-                                .kernel = 2,
-                                .n_hidden = 1,
-                                .hidden = {6},
-                                .activation = NET_RELU,
-                                .outputs = 3,
-                                .dueling = true};
+        struct net_spec spec = image_spec;
+        spec.filters = image ? 3 : 0;
         struct problem p;
         problem_init(&p, &spec, MAX_BATCH, &rng);
         net_forward(&p.net, p.params, &p.pass, p.input, MAX_BATCH);
         p.pass.batch = p.batch = 3;
         check_backward(&p);
-        problem_fini(&p);
+        arena_fini(&p.memory);
     }
 }
 
@@ -309,9 +280,9 @@ TEST(one_row_is_as_in_a_batch)
         for (uint32_t b = 0; b < MAX_BATCH; b++) {
             const float *y = net_forward(&p.net, p.params, &p.pass, p.input + (size_t)b * spec.inputs, 1);
             for (uint32_t j = 0; j < spec.outputs; j++)
-                check_close((double)y[j], (double)together[b * spec.outputs + j], 1e-5, "output", j);
+                assert_near(y[j], (double)together[b * spec.outputs + j], 1e-5);
         }
-        problem_fini(&p);
+        arena_fini(&p.memory);
     }
 }
 
@@ -326,7 +297,7 @@ TEST(fill)
                             .output_scale = 0.01f};
     struct net net;
     assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
-    float *params = calloc(net.n_params, sizeof *params), *again = calloc(net.n_params, sizeof *again);
+    float *params = owned(calloc(net.n_params, sizeof *params)), *again = owned(calloc(net.n_params, sizeof *again));
     memset(params, 0x7f, net.n_params * sizeof *params);
     struct rng rng = rng_of(5);
     net_fill(&net, params, &rng);
@@ -342,27 +313,15 @@ TEST(fill)
         for (uint32_t j = 0; j < net.layers[l].outputs; j++)
             assert_true(params[net.layers[l].bias + j] == 0);
     }
-    free(params);
-    free(again);
 }
 
 TEST(tensors_cover_the_parameters)
 {
-    struct net_spec spec = {.inputs = 4 * 5 * 2,
-                            .height = 4,
-                            .width = 5,
-                            .planes = 2,
-                            .filters = 3,
-                            .kernel = 2,
-                            .n_hidden = 1,
-                            .hidden = {5},
-                            .outputs = 2,
-                            .dueling = true};
     static const char *const names[] = {"layer0/weight", "layer0/bias", "layer1/weight",    "layer1/bias",
                                         "value/weight",  "value/bias",  "advantage/weight", "advantage/bias"};
     static const uint64_t shapes[][4] = {{2, 2, 2, 3}, {3}, {36, 5}, {5}, {5, 1}, {1}, {5, 2}, {2}};
     struct net net;
-    assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
+    assert_int_equal(net_init(&net, &image_spec, NULL), RP_OK);
     assert_int_equal(net_n_tensors(&net), 8);
     uint64_t next = 0;
     for (uint32_t i = 0; i < 8; i++) {
@@ -383,8 +342,7 @@ static void expect_refused(const struct net_spec *spec, const char *text)
     err = (rp_error){0};
     struct net net;
     assert_int_equal(net_init(&net, spec, &err), RP_INVALID_ARGUMENT);
-    if (strstr(err.text, text) == NULL)
-        fail_msg("'%s' does not say '%s'", err.text, text);
+    assert_has(err.text, text);
 }
 
 TEST(wrong_sizes_are_named)

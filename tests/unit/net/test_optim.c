@@ -68,31 +68,6 @@ TEST(adam)
     compare(1, STEPS / 2);
 }
 
-/* A learner that is resumed goes on with the same bits. */
-TEST(state_is_all_there_is)
-{
-    struct arena memory = {0};
-    struct optim a, b;
-    float p[N] = {0}, q[N], grads[N];
-    optim_init(&a, &memory, 1e-3, 0, N);
-    optim_init(&b, &memory, 1e-3, 0, N);
-    for (int t = 0; t < 20; t++) {
-        for (int i = 0; i < N; i++)
-            grads[i] = (float)rng_unit(&rng) - 0.5f;
-        if (t == 10) {
-            memcpy(q, p, sizeof q);
-            memcpy(b.first, a.first, sizeof p);
-            memcpy(b.second, a.second, sizeof p);
-            b.steps = a.steps;
-        }
-        optim_step(&a, p, grads);
-        if (t >= 10)
-            optim_step(&b, q, grads);
-    }
-    assert_memory_equal(p, q, sizeof p);
-    arena_fini(&memory);
-}
-
 static double norm_of(const float *x, uint32_t n)
 {
     double sum = 0;
@@ -138,20 +113,6 @@ TEST(clip_of_what_is_no_number)
     float large[2] = {1e30f, 1e30f};
     assert_true(isfinite(optim_clip(large, 2, 1)));
     assert_true(fabsf(large[0] - sqrtf(0.5f)) < 1e-6f);
-}
-
-TEST(track)
-{
-    float target[N], params[N], copy[N];
-    for (uint32_t i = 0; i < N; i++) {
-        target[i] = copy[i] = (float)rng_unit(&rng);
-        params[i] = 1e3f * (float)rng_unit(&rng);
-    }
-    optim_track(target, params, N, 0.005);
-    for (uint32_t i = 0; i < N; i++)
-        assert_true(fabsf(target[i] - (0.995f * copy[i] + 0.005f * params[i])) < 1e-5f);
-    optim_track(target, params, N, 1);
-    assert_memory_equal(target, params, sizeof target);
 }
 
 int main(void)

@@ -19,12 +19,10 @@ struct room {
 
 static void room_open(struct room *self, bool journal)
 {
-    char more[256];
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &self->before), 0);
     assert_int_equal(tempdir_enter(NULL), 0);
-    snprintf(more, sizeof more, "folder: %s\njournal: %s\n", tempdir, journal ? "1s" : "off");
-    embed_start(&self->embed, TABLE, more);
+    embed_start(&self->embed, TABLE, textf("folder: %s\njournal: %s\n", tempdir, journal ? "1s" : "off"));
     self->embed.lossy = true; /* a broker that cannot write does not read */
 }
 
@@ -49,22 +47,14 @@ static void unblock(struct room *self)
 {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &self->before), 0);
     struct broker *broker = self->embed.broker;
-    for (uint32_t i = 0; i < WAIT && (broker->peers.commit.first || broker->stream->trouble[0]); i++) {
-        broker_turn(broker, 0);
-        zmq_poll(NULL, 0, 2);
-    }
-    assert_null(broker->peers.commit.first);
+    wait_until((broker_turn(broker, 0), !broker->peers.commit.first && !broker->stream->trouble[0]));
     assert_false(broker->sessions.ingest_held);
 }
 
 /* Turns until the stream is known to be in trouble. */
 static void await_trouble(struct room *self)
 {
-    for (uint32_t i = 0; i < WAIT && !self->embed.broker->stream->trouble[0]; i++) {
-        broker_turn(self->embed.broker, 0);
-        zmq_poll(NULL, 0, 2);
-    }
-    assert_true(self->embed.broker->stream->trouble[0]);
+    wait_until((broker_turn(self->embed.broker, 0), self->embed.broker->stream->trouble[0]));
 }
 
 static uint64_t ask_counter(struct testpeer *peer, int64_t add)
@@ -109,8 +99,7 @@ CASE(nothing_leaves_before_it_is_durable)
     unblock(f);
     embed_advance(&f->embed, 10);
     for (uint32_t i = 0; i < 8; i++) {
-        struct testpeer_answer *answer = testpeer_await(peer, ids[i]);
-        assert_int_equal(answer->status, RP_OK);
+        struct testpeer_answer *answer = testpeer_good(peer, ids[i]);
         assert_int_equal(answer->reply->counter->value, i + 1);
     }
     assert_int_equal(testpeer_await(peer, sample)->status, RP_OK);

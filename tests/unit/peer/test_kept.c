@@ -1,42 +1,8 @@
-/* What clients may ask for again: lists by client and by age, and the replies in them. */
+/* Replies that clients may ask for again. */
 
 #include "broker/loop/loop.h"
 #include "broker/peer/kept.h"
 #include "tests/support/test.h"
-
-TEST(answers_are_found_by_client_and_id)
-{
-    struct kept_list list = {0};
-    struct kept a = {.id = 7, .bytes = 100}, b = a, c = {.id = 9, .bytes = 50};
-    kept_list_add(&list, kept_client_make(&list, 1, 0), &a);
-    kept_list_add(&list, kept_client_make(&list, 2, 0), &b);
-    kept_list_add(&list, kept_client_make(&list, 1, 5), &c);
-    assert_ptr_equal(kept_list_find(kept_client_find(&list, 1), 7), &a);
-    assert_ptr_equal(kept_list_find(kept_client_find(&list, 2), 7), &b);
-    assert_ptr_equal(kept_list_find(kept_client_find(&list, 1), 9), &c);
-    assert_null(kept_list_find(kept_client_find(&list, 1), 8));
-    assert_null(kept_list_find(kept_client_find(&list, 2), 9));
-    assert_null(kept_client_find(&list, 3));
-    assert_null(kept_client_find(&list, 0));
-    assert_ptr_equal(list.oldest, &a);
-    assert_ptr_equal(a.newer, &b);
-    assert_ptr_equal(a.after, &c);
-    assert_int_equal(list.bytes, 250);
-    assert_int_equal(list.first_client->client, 2); /* the one that was not heard of for longest */
-    assert_int_equal(list.last_client->heard_ns, 5);
-    kept_list_remove(&list, &a);
-    kept_list_remove(&list, &b);
-    assert_ptr_equal(list.oldest, &c);
-    assert_ptr_equal(list.newest, &c);
-    assert_int_equal(list.bytes, 50);
-    kept_list_remove(&list, &c);
-    while (list.first_client)
-        kept_client_forget(&list, list.first_client);
-    assert_int_equal(list.clients.count, 0);
-    idmap_fini(&list.clients);
-}
-
-/* ---- replies ---- */
 
 static uint32_t reported;
 

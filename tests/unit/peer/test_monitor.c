@@ -33,8 +33,7 @@ EMBED_TEST(waits_end_with_their_connection, "  - {name: t, max_size: 10, limiter
     struct peers *peers = &embed->broker->peers;
     struct testpeer *peer = testpeer_new(embed);
     testpeer_sample(peer, "t", 1, NO_TIMEOUT, 0);
-    for (int i = 0; i < WAIT && peers->waits.count == 0; i++)
-        broker_turn(embed->broker, 1);
+    wait_until((broker_turn(embed->broker, 1), peers->waits.count > 0));
     broker_turn(embed->broker, 0);
     struct pollfd monitor = {socket_fd(peers->monitor.socket), POLLIN, 0};
     assert_int_equal(poll(&monitor, 1, 0), 0); /* all that it has told was read */

@@ -14,7 +14,6 @@ struct scene {
 
 static void scene_start(struct scene *self)
 {
-    char more[512];
     struct allowed_key allowed = {.name = "a", .roles = KEY_ACTOR, .quota = {-1, -1, -1, -1, -1}};
     assert_int_equal(tempdir_enter(NULL), 0);
     assert_int_equal(key_make(&self->key, "a", NULL), RP_OK);
@@ -24,11 +23,10 @@ static void scene_start(struct scene *self)
     allowed = (struct allowed_key){.name = "o", .roles = KEY_OBSERVER | KEY_LEARNER, .quota = {-1, -1, -1, -1, -1}};
     memcpy(allowed.public_key, self->observer.public_key, KEY_BYTES);
     assert_int_equal(allow_add(tempdir, &allowed, NULL), RP_OK);
-    snprintf(more, sizeof more,
-             "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-             "security: {mode: curve, keys: %s}\n",
-             tempdir);
-    embed_start(&self->embed, "  - {name: t, max_size: 10}\n", more);
+    embed_start(&self->embed, "  - {name: t, max_size: 10}\n",
+                textf("service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+                      "security: {mode: curve, keys: %s}\n",
+                      tempdir));
     self->ask = zmq_socket(self->embed.context, ZMQ_REQ);
     assert_int_equal(zmq_connect(self->ask, "inproc://zeromq.zap.01"), 0);
 }

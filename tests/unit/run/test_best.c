@@ -119,7 +119,6 @@ TEST(damaged, tempdir_enter, tempdir_leave)
 /* What cannot be written does not count as kept: the next evaluation that is better than the file tries again. */
 TEST(disk_fails, tempdir_enter, tempdir_leave)
 {
-    char blocked[128];
     struct best_file file;
     struct policy first, second, third;
     policy_init(&first, 1);
@@ -127,7 +126,7 @@ TEST(disk_fails, tempdir_enter, tempdir_leave)
     policy_init(&third, 3);
     best_file_open(&file, tempdir, false);
     best_file_offer(&file, &first.tensor, 1, &(struct best){.value = 1, .learner_steps = 1});
-    snprintf(blocked, sizeof blocked, "%s.tmp", file.path);
+    const char *blocked = textf("%s.tmp", file.path);
     assert_int_equal(mkdir(blocked, 0777), 0); /* stands where the new file is made */
     best_file_offer(&file, &second.tensor, 1, &(struct best){.value = 9, .learner_steps = 2});
     check_file(file.path, &(struct best){.value = 1, .learner_steps = 1}, 1);
@@ -139,13 +138,11 @@ TEST(disk_fails, tempdir_enter, tempdir_leave)
 /* A learner's whole state becomes best.weights, with everything that it holds. */
 TEST(from_a_state, tempdir_enter, tempdir_leave)
 {
-    char from[128], to[128];
+    const char *from = owned(strdup(tempdir_at("learner.weights"))), *to = owned(strdup(tempdir_at("best.weights")));
     struct policy policy;
     float moments[3] = {1, 2, 3}, read[3] = {0};
     uint64_t steps = 77;
     policy_init(&policy, 8);
-    snprintf(from, sizeof from, "%s/learner.weights", tempdir);
-    snprintf(to, sizeof to, "%s/best.weights", tempdir);
     struct tensor tensors[] = {policy.tensor,
                                {.name = "adam/m", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {3}},
                                {.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}}};

@@ -61,31 +61,22 @@ TEST(shares)
     assert_true(sum.actor[IDLE_CREDIT] == 1 && isnan(sum.learner[IDLE_SAMPLE]));
 }
 
-/* What a plan tells: what the limiter does, and what was waited for besides. */
+/* What a plan tells: the mean of what was waited for in all runs of the pair. */
 TEST(plan)
 {
     struct plan_input input = {0};
-    struct plan_choice choice = {.actors = 2, .learners = 2, .actor_idle = 0.25, .learner_idle = 0.5};
-    assert_true(plan_actor_idle(&choice, NULL) == 0.25 && plan_learner_idle(&choice, &input) == 0.5);
-    struct plan_run run = {.actors = 2, .learners = 2, .shards = 1};
+    struct plan_pair run = {.actors = 2, .learners = 2, .shards = 1};
     idle_shares_none(&run.waits);
     assert_true(plan_add_run(&input, &run));
-    assert_true(plan_actor_idle(&choice, &input) == 0.25 && plan_learner_idle(&choice, &input) == 0.5);
-    run.waits.actor[IDLE_CREDIT] = 0.9; /* the choice has its own */
+    assert_true(isnan(plan_actor_idle(&input.runs[0])) && isnan(plan_learner_idle(&input.runs[0])));
+    run.waits.actor[IDLE_CREDIT] = 0.25;
     run.waits.actor[IDLE_COUNTERS] = 0.125;
+    run.waits.learner[IDLE_SAMPLE] = 0.5;
     run.waits.learner[IDLE_REDUCE] = 0.75;
-    assert_true(plan_add_run(&input, &run)); /* the newest of that pair */
-    assert_true(plan_actor_idle(&choice, &input) == 0.375);
-    assert_true(plan_learner_idle(&choice, &input) == 1);
-    struct idle_shares waits = plan_waits(&choice, &input);
-    assert_true(waits.actor[IDLE_CREDIT] == 0.25 && waits.actor[IDLE_COUNTERS] == 0.125);
-    assert_true(waits.learner[IDLE_SAMPLE] == 0.5 && waits.learner[IDLE_REDUCE] == 0.75);
-    choice.learners = 1; /* another pair waits for what it waited for in its own run */
-    run = (struct plan_run){.actors = 2, .learners = 1, .shards = 1};
-    run.waits.learner[IDLE_UPDATES] = 0.125;
+    assert_true(plan_add_run(&input, &run)); /* the first one said nothing */
+    assert_true(plan_actor_idle(&input.runs[0]) == 0.375);
+    assert_true(plan_learner_idle(&input.runs[0]) == 1);
+    run.waits.actor[IDLE_CREDIT] = 1;
     assert_true(plan_add_run(&input, &run));
-    assert_true(plan_actor_idle(&choice, &input) == 0.25 && plan_learner_idle(&choice, &input) == 0.625);
-    assert_true(plan_waits(&choice, &input).learner[IDLE_REDUCE] == 0);
-    choice.actor_idle = NAN;
-    assert_true(isnan(plan_actor_idle(&choice, &input)));
+    assert_true(plan_actor_idle(&input.runs[0]) == 0.625);
 }

@@ -30,12 +30,7 @@ TEST(embedded)
     assert_int_equal(config.adder.buffer_items, 200);
     assert_string_equal(config.broker.service, "tcp://127.0.0.1:7600");
     run_config_free(&config);
-}
-
-TEST(discount)
-{
-    static const char *const agents[] = {"agent.discount=0.9", NULL};
-    struct run_config config = runtext_read(run_default_yaml, agents);
+    config = runtext_read(NULL, (const char *const[]){"agent.discount=0.9", NULL});
     assert_true(config.adder.discount == 0.9);
     run_config_free(&config);
 }
@@ -226,21 +221,10 @@ TEST(own_programs)
 
 TEST(limiters)
 {
-    EXPECT(
-        "override 'broker.tables[0].limiter.error_buffer=63': broker.tables[0].limiter.error_buffer: 63 is below one "
-        "batch of 64 (agent.batch): actors and learners would wait for each other at every batch; write at least "
-        "64\n",
-        "broker.tables[0].limiter.error_buffer=63");
     EXPECT("(embedded):12:7: broker.tables[0].limiter: max_diff less min_diff is 127, below two batches of 64 "
            "(agent.batch): actors and learners would wait for each other at every batch; let them be 128 apart\n",
            "broker.tables[0].limiter.error_buffer=-1", "broker.tables[0].limiter.min_diff=0",
            "broker.tables[0].limiter.max_diff=127");
-    EXPECT("override 'broker.tables[0].limiter=queue': broker.tables[0].limiter: a queue of 65 items "
-           "is not larger than a batch of 64 (agent.batch) and one more: write a max_size of at least 66\n",
-           "broker.tables[0].limiter=queue", "broker.tables[0].max_size=65");
-    EXPECT("override 'agent.importance_exponent=0.4': agent.importance_exponent: importance weights make up for "
-           "prioritized sampling, and the sampler of table 'replay' is uniform: write 0, or a prioritized sampler\n",
-           "agent.importance_exponent=0.4", "broker.tables[0].sampler={kind: uniform}");
     /* The broker's own checks speak of their place in the run. */
     EXPECT("override 'broker.tables[0].sampler={kind: priritized}': broker.tables[0].sampler: no selector 'priritized' "
            "(did you mean 'prioritized'?)\n",

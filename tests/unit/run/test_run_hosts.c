@@ -8,17 +8,15 @@
 
 /* ---- names ---- */
 
-/* The names with spaces between them; "": a mistake. Gives a static text. */
+/* The names with spaces between them; "": a mistake. */
 static const char *expanded(const char *pattern, uint32_t most)
 {
-    static char out[2048];
+    const char *out = "";
     char why[160];
     char **names = run_config_host_names(pattern, most, why, sizeof why);
-    size_t used = 0;
-    out[0] = '\0';
     assert_int_equal(names != NULL, why[0] == '\0');
     for (uint32_t i = 0; names && names[i]; i++)
-        used += (size_t)snprintf(out + used, sizeof out - used, "%s%s", i ? " " : "", names[i]);
+        out = textf("%s%s%s", out, i ? " " : "", names[i]);
     run_config_free_names(&names);
     return out;
 }
@@ -49,13 +47,9 @@ TEST(wrong_patterns)
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         assert_string_equal(expanded(wrong[i], 4), "");
     assert_string_not_equal(expanded("a[1-5]", 5), "");
-    char text[80];
-    memset(text, 'x', sizeof text);
-    text[63] = '\0';
-    assert_string_equal(expanded(text, 1), text);
-    text[63] = 'x';
-    text[64] = '\0';
-    assert_string_equal(expanded(text, 1), "");
+    const char *longest = textf("%063d", 0);
+    assert_string_equal(expanded(longest, 1), longest);
+    assert_string_equal(expanded(textf("%064d", 0), 1), "");
 }
 
 /* ---- checks ---- */
@@ -84,7 +78,6 @@ TEST(mistakes)
 /* What the file writes counts, even if it is the default: another machine cannot reach it. */
 TEST(reach)
 {
-    static const char broker[] = "broker: {events: 'tcp://127.0.0.1:7602', %stables: [{name: replay}]}\n";
     static const struct {
         const char *head, *more;
         bool good;
@@ -94,11 +87,10 @@ TEST(reach)
                 {"launch: {engine: slurm}\n", "", false},
                 {"", "", true}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        char text[512];
         struct run_config config = {0};
         struct schema_report *report = schema_report_new();
-        size_t used = (size_t)snprintf(text, sizeof text, "%s", rows[i].head);
-        snprintf(text + used, sizeof text - used, broker, rows[i].more);
+        const char *text = textf("%sbroker: {events: 'tcp://127.0.0.1:7602', %stables: [{name: replay}]}\n",
+                                 rows[i].head, rows[i].more);
         bool good = run_config_read_text("run.yaml", text, NULL, &config, report);
         assert_int_equal(good, rows[i].good);
         assert_int_equal(schema_report_count(report), !good);

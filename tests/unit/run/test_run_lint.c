@@ -9,15 +9,12 @@
 TEST(min_size)
 {
     static const char *const kinds[] = {"min_size", "sample_to_insert_ratio, samples_per_insert: 2, error_buffer: 500"};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        char text[512];
-        snprintf(text, sizeof text,
-                 "broker:\n"
-                 "  tables:\n"
-                 "    - {name: replay, max_size: 100, limiter: {min_size: 101, kind: %s}}\n",
-                 kinds[i]);
-        runtext_expect(text, "run.yaml:3:37 broker.tables[0].limiter min_size 101 max_size 100\n");
-    }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        runtext_expect(textf("broker:\n"
+                             "  tables:\n"
+                             "    - {name: replay, max_size: 100, limiter: {min_size: 101, kind: %s}}\n",
+                             kinds[i]),
+                       "run.yaml:3:37 broker.tables[0].limiter min_size 101 max_size 100\n");
     runtext_expect("broker: {tables: [{name: replay, max_size: 100, limiter: {kind: min_size, min_size: 100}}]}", "");
 }
 
@@ -100,21 +97,17 @@ TEST(queue)
 {
     for (int i = 0; i < 2; i++) {
         const char *kind = i ? "stack" : "queue";
-        char text[512], want[512];
-        snprintf(text, sizeof text,
-                 "agent: {batch: 8}\n"
-                 "broker:\n"
-                 "  tables:\n"
-                 "    - name: replay\n"
-                 "      max_times_sampled: 1\n"
-                 "      limiter: {kind: %s}\n"
-                 "      max_size: 9\n",
-                 kind);
-        snprintf(want, sizeof want,
-                 "run.yaml:6:7: broker.tables[0].limiter: a %s of 9 items is not larger than a batch of 8 "
-                 "(agent.batch) and one more: write a max_size of at least 10\n",
-                 kind);
-        runtext_expect(text, want);
+        runtext_expect(textf("agent: {batch: 8}\n"
+                             "broker:\n"
+                             "  tables:\n"
+                             "    - name: replay\n"
+                             "      max_times_sampled: 1\n"
+                             "      limiter: {kind: %s}\n"
+                             "      max_size: 9\n",
+                             kind),
+                       textf("run.yaml:6:7: broker.tables[0].limiter: a %s of 9 items is not larger than a batch of 8 "
+                             "(agent.batch) and one more: write a max_size of at least 10\n",
+                             kind));
     }
     runtext_expect("agent: {batch: 8}\n"
                    "broker: {tables: [{name: replay, max_size: 10, max_times_sampled: 1, limiter: queue}]}",
@@ -205,8 +198,7 @@ TEST(commands)
                                 "    - name: replay\n"
                                 "      limiter: {kind: sample_to_insert_ratio, error_buffer: 3}\n";
     runtext_expect(wrong, "");
-    char text[1024];
-    snprintf(text, sizeof text, "%s", wrong);
+    char *text = owned(strdup(wrong));
     *strstr(text, "0}") = '1';
     runtext_expect(text, "run.yaml:1:21 environment.name 'Mine' CartPole-v1 Acrobot-v1 MountainCar-v0 "
                          "MountainCarContinuous-v0 Pendulum-v1 DeepSea SpaceInvaders InvertedPendulum CartPoleSwingUp\n"
@@ -348,14 +340,11 @@ TEST(placeholders)
         {"{a{index}", "there is no placeholder {a{index} (did you mean {index}?)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char text[512], problem[256] = "";
-        snprintf(text, sizeof text,
-                 "actors:\n  command: [./a,\n    \"%s\"]\n"
-                 "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
-                 cases[i].word);
-        if (cases[i].problem)
-            snprintf(problem, sizeof problem, "run.yaml:3:5: actors.command[1]: %s\n", cases[i].problem);
-        runtext_expect(text, problem);
+        const char *problem = cases[i].problem ? textf("run.yaml:3:5: actors.command[1]: %s\n", cases[i].problem) : "";
+        runtext_expect(textf("actors:\n  command: [./a,\n    \"%s\"]\n"
+                             "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
+                             cases[i].word),
+                       problem);
     }
     runtext_expect("learners: {command: ['']}\n"
                    "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",

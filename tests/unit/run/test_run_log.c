@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "event.pb-c.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/log.h"
 #include "tests/support/tempdir.h"
@@ -23,7 +22,7 @@ static int tear_down(void **state)
 
 static struct run_log *open_log(const char *folder)
 {
-    return must(run_log_new(folder, "learner-0", &err));
+    return run_log_new(folder, "learner-0");
 }
 
 /* Report i of the sample; gives the number of scalars. */
@@ -46,20 +45,13 @@ static void write_sample(struct run_log *log, int from, int to)
     }
 }
 
-/* The same number, as far as `relative` goes; NaN is the same as NaN. */
-static void assert_number(double got, double wanted, double relative)
-{
-    bool same = isnan(wanted) ? isnan(got) : got == wanted || fabs(got - wanted) <= relative * fabs(wanted);
-    if (!same)
-        fail_msg("%.17g is not %.17g", got, wanted);
-}
-
 /* ---- readers ---- */
 
-/* Every line is a JSON object; gives the number of lines. check may be NULL. */
-static int read_json(const char *path, void (*check)(int line, json_object *object))
+/* Every line is a JSON object, and line i of the sample comes before line i + 1; gives the number of lines. */
+static int read_json(const char *path)
 {
     const char *line = file_text(path);
+    int64_t steps = -1;
     int n = 0;
     for (const char *end; (end = strchr(line, '\n')); line = end + 1, n++) {
         json_tokener *tokener = json_tokener_new();
@@ -68,8 +60,9 @@ static int read_json(const char *path, void (*check)(int line, json_object *obje
         if (!object || !json_object_is_type(object, json_type_object))
             fail_msg("line %d of %s is no object: %.*s", n, path, (int)(end - line), line);
         assert_int_equal(json_tokener_get_parse_end(tokener), end - line);
-        if (check)
-            check(n, object);
+        int64_t at = json_object_get_int64(json_object_object_get(object, "environment_steps"));
+        assert_true(at > steps);
+        steps = at;
         json_object_put(object);
         json_tokener_free(tokener);
     }
@@ -86,38 +79,18 @@ static uint32_t unmasked(const char *at)
     return crc >> 17 | crc << 15;
 }
 
-/* Checks the frame at *at and moves past it; gives the event, to be freed. */
-static Tensorboard__Event *next_event(const char *data, size_t size, size_t *at)
-{
-    uint64_t length;
-    assert_true(size - *at >= 16);
-    memcpy(&length, data + *at, 8);
-    assert_int_equal(unmasked(data + *at + 8), crc32c(0, data + *at, 8));
-    assert_true(length <= size - *at - 16);
-    assert_int_equal(unmasked(data + *at + 12 + length), crc32c(0, data + *at + 12, length));
-    Tensorboard__Event *event = tensorboard__event__unpack(NULL, length, (const uint8_t *)data + *at + 12);
-    assert_non_null(event);
-    *at += 16 + length;
-    return event;
-}
-
-/* The first record is the version, all others are summaries; gives the number of the others. */
-static int read_events(const char *path, void (*check)(int i, const Tensorboard__Event *event))
+/* Checks every frame; gives the number of those behind the first, which is the version. */
+static int read_events(const char *path)
 {
     size_t size, at = 0;
     const char *data = file_bytes(path, &size);
     int n = -1;
-    for (; at < size; n++) {
-        Tensorboard__Event *event = next_event(data, size, &at);
-        if (n < 0) {
-            assert_int_equal(event->what_case, TENSORBOARD__EVENT__WHAT_FILE_VERSION);
-            assert_string_equal(event->file_version, RUN_LOG_EVENT_VERSION);
-        } else {
-            assert_int_equal(event->what_case, TENSORBOARD__EVENT__WHAT_SUMMARY);
-            if (check)
-                check(n, event);
-        }
-        tensorboard__event__free_unpacked(event, NULL);
+    for (uint64_t length; at < size; at += 16 + length, n++) {
+        assert_true(size - at >= 16);
+        memcpy(&length, data + at, 8);
+        assert_int_equal(unmasked(data + at + 8), crc32c(0, data + at, 8));
+        assert_true(length <= size - at - 16);
+        assert_int_equal(unmasked(data + at + 12 + length), crc32c(0, data + at + 12, length));
     }
     return n;
 }
@@ -141,67 +114,7 @@ static int event_files(const char *of, char paths[][600], int max)
     return found;
 }
 
-/* ---- contents ---- */
-
-static void check_sample_json(int line, json_object *object)
-{
-    struct run_log_at at;
-    struct agent_scalar scalars[3];
-    uint32_t n = sample(line, &at, scalars);
-    assert_int_equal(json_object_object_length(object), 4 + (int)n);
-    assert_string_equal(json_object_get_string(json_object_object_get(object, "process")), "learner-0");
-    assert_number(json_object_get_double(json_object_object_get(object, "time")), at.time_s, 0);
-    assert_int_equal(json_object_get_int64(json_object_object_get(object, "environment_steps")), at.environment_steps);
-    assert_int_equal(json_object_get_int64(json_object_object_get(object, "learner_steps")), at.learner_steps);
-    for (uint32_t i = 0; i < n; i++) {
-        json_object *value;
-        assert_true(json_object_object_get_ex(object, scalars[i].name, &value));
-        if (isfinite(scalars[i].value))
-            assert_number(json_object_get_double(value), scalars[i].value, 0);
-        else
-            assert_null(value);
-    }
-}
-
-static void check_sample_event(int i, const Tensorboard__Event *event)
-{
-    struct run_log_at at;
-    struct agent_scalar scalars[3];
-    uint32_t n = sample(i, &at, scalars);
-    assert_number(event->wall_time, at.time_s, 0);
-    assert_int_equal(event->step, at.environment_steps);
-    assert_int_equal(event->summary->n_value, n);
-    for (uint32_t k = 0; k < n; k++) {
-        const Tensorboard__Summary__Value *value = event->summary->value[k];
-        assert_string_equal(value->tag, scalars[k].name);
-        assert_int_equal(value->value_case, TENSORBOARD__SUMMARY__VALUE__VALUE_SIMPLE_VALUE);
-        assert_number(value->simple_value, (float)scalars[k].value, 0);
-    }
-}
-
-TEST(contents, tempdir_enter, tear_down)
-{
-    struct run_log *log = open_log(tempdir);
-    write_sample(log, 0, SAMPLE_REPORTS);
-    assert_int_equal(run_log_lost(log), 0);
-    run_log_destroy(&log);
-    assert_null(log);
-
-    char paths[2][600];
-    assert_int_equal(read_json(tempdir_at("learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
-    assert_int_equal(event_files(tempdir, paths, 2), 1);
-    assert_non_null(strstr(paths[0], "/events.out.tfevents.1700000000."));
-    assert_string_equal(paths[0] + strlen(paths[0]) - strlen(".learner-0"), ".learner-0");
-    assert_int_equal(read_events(paths[0], check_sample_event), SAMPLE_REPORTS);
-}
-
-static double day_last_s;
-
-static void check_day_json(int i, json_object *line)
-{
-    (void)i;
-    day_last_s = json_object_get_double(json_object_object_get(line, "time"));
-}
+/* ---- contents: tests/integration/events_test.py reads the sample ---- */
 
 /* A day of a report every two seconds, with a restart: a long run does not fill the disk. */
 TEST(day, tempdir_enter, tear_down)
@@ -222,27 +135,20 @@ TEST(day, tempdir_enter, tear_down)
     char paths[4][600];
     /* Every report of an hour, one in ten seconds of 11 hours, one in a minute of 12; and up to a third more until it is thinned. */
     const uint32_t most = (hour + 11 * 360 + 12 * 60) * 4 / 3;
-    int lines = read_json(tempdir_at("learner-0.jsonl"), check_day_json);
-    assert_in_range(lines, hour + 11 * 360, most);
-    assert_true(day_last_s == 1700000000.0 + 2.0 * (n - 1));
-    assert_has(file_text(tempdir_at("learner-0.jsonl")), "\"environment_steps\": 7,"); /* the best */
+    const char *path = tempdir_at("learner-0.jsonl");
+    assert_in_range(read_json(path), hour + 11 * 360, most);
+    HAS(file_text(path), "\"environment_steps\": 7,", /* the best */
+        textf("\"environment_steps\": %u,", n - 1));
     assert_int_equal(event_files(tempdir, paths, 4), 2);
-    assert_in_range(read_events(paths[0], NULL) + read_events(paths[1], NULL), 2 * hour, 2 * most);
+    assert_in_range(read_events(paths[0]) + read_events(paths[1]), 2 * hour, 2 * most);
 }
 
-TEST(names_of_processes, tempdir_enter, tear_down)
+TEST(without_a_folder, tempdir_enter, tear_down)
 {
-    struct run_log *log = run_log_new("", "evaluator", NULL);
+    struct run_log *log = run_log_new("", "evaluator");
     write_sample(log, 0, 3);
     assert_int_equal(run_log_lost(log), 0);
     run_log_destroy(&log);
-
-    const char *bad[] = {"", "../x", "a/b", ".hidden", "a b", NULL};
-    for (int i = 0; i < 6; i++) {
-        err = (rp_error){0};
-        assert_null(run_log_new(tempdir, bad[i], &err));
-        assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-    }
 }
 
 /* Names that would break a line are refused before anything is written. */
@@ -263,6 +169,7 @@ TEST(names, tempdir_enter, tear_down)
 
 /* ---- going on ---- */
 
+/* Each start has an event file of its own, also within a second. */
 TEST(resume, tempdir_enter, tear_down)
 {
     const int ends[] = {10, 60, SAMPLE_REPORTS};
@@ -274,50 +181,34 @@ TEST(resume, tempdir_enter, tear_down)
         run_log_destroy(&log);
         from = ends[part];
     }
-    assert_int_equal(read_json(tempdir_at("learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
+    assert_int_equal(read_json(tempdir_at("learner-0.jsonl")), SAMPLE_REPORTS);
     char paths[4][600];
     assert_int_equal(event_files(tempdir, paths, 4), 3);
-    assert_int_equal(read_events(paths[0], check_sample_event), 10);
-    assert_int_equal(read_events(paths[1], NULL), 50);
-    assert_int_equal(read_events(paths[2], NULL), 40);
-}
-
-/* Several starts within one second have event files of their own. */
-TEST(same_second, tempdir_enter, tear_down)
-{
-    for (int i = 0; i < 3; i++) {
-        struct run_log *log = open_log(tempdir);
-        write_sample(log, 0, 1);
-        run_log_destroy(&log);
-    }
-    char paths[4][600];
-    assert_int_equal(event_files(tempdir, paths, 4), 3);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(read_events(paths[i], check_sample_event), 1);
+    assert_int_equal(read_events(paths[0]), 10);
+    assert_int_equal(read_events(paths[1]), 50);
+    assert_int_equal(read_events(paths[2]), 40);
 }
 
 /* Wherever (nearly) a killed process left off, the next one gives a file of whole lines, with at most one of them missing. */
 TEST(torn_tail, tempdir_enter, tear_down)
 {
-    char path[600];
-    snprintf(path, sizeof path, "%s/learner-0.jsonl", tempdir);
+    const char *path = owned(strdup(tempdir_at("learner-0.jsonl")));
     struct run_log *log = open_log(tempdir);
     write_sample(log, 0, 3);
     run_log_destroy(&log);
-    char *whole = strdup(file_text(path));
+    char *whole = owned(strdup(file_text(path)));
     size_t size = strlen(whole);
     for (size_t cut = 0; cut <= size; cut += 3) {
         int lines = 0;
         file_write(path, whole, cut, 0666);
         for (size_t i = 0; i < cut; i++)
             lines += whole[i] == '\n';
-        log = run_log_new(tempdir, "learner-0", NULL);
+        log = run_log_new(tempdir, "learner-0");
         write_sample(log, 3, 4);
         assert_int_equal(run_log_lost(log), 0);
         run_log_destroy(&log);
-        assert_int_equal(read_json(path, NULL), lines + 1);
+        assert_int_equal(read_json(path), lines + 1);
     }
-    free(whole);
 }
 
 /* ---- what cannot be written ---- */
@@ -343,7 +234,7 @@ TEST(unwritable, tempdir_enter, tear_down)
     write_sample(log, 0, 4);
     assert_int_equal(run_log_lost(log), 8);
     run_log_destroy(&log);
-    assert_int_equal(read_json(tempdir_at("run/learner-0.jsonl"), check_sample_json), 4);
+    assert_int_equal(read_json(tempdir_at("run/learner-0.jsonl")), 4);
     log_close();
     assert_int_equal(count(tempdir_at("log"), "A0301"), 1);
     assert_int_equal(count(tempdir_at("log"), "A0302 parts of reports were lost process=learner-0 count=8"), 1);
@@ -362,8 +253,7 @@ TEST(full_disk, tempdir_enter, tear_down)
 {
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t room = 0; room < 400; room += 17) {
-        char folder[512];
-        snprintf(folder, sizeof folder, "%s/run%d", tempdir, (int)room);
+        const char *folder = owned(strdup(tempdir_at(textf("run%d", (int)room))));
         struct run_log *log = open_log(folder);
         /* Its lines could not be written either. */
         log_open("/dev/null", NULL);
@@ -377,9 +267,9 @@ TEST(full_disk, tempdir_enter, tear_down)
         run_log_destroy(&log);
 
         char paths[2][600];
-        int lines = read_json(file_in(folder, "learner-0.jsonl"), NULL);
+        int lines = read_json(file_in(folder, "learner-0.jsonl"));
         assert_int_equal(event_files(folder, paths, 2), 1);
-        int events = read_events(paths[0], NULL);
+        int events = read_events(paths[0]);
         assert_true(lines >= 3 && events >= 3);
         assert_int_equal((uint64_t)(lines + events), 18 - lost);
     }
@@ -388,10 +278,13 @@ TEST(full_disk, tempdir_enter, tear_down)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--write") == 0) {
-        struct run_log *log = run_log_new(argv[2], "learner-0", NULL);
-        write_sample(log, 0, SAMPLE_REPORTS);
-        uint64_t lost = run_log_lost(log);
-        run_log_destroy(&log);
+        uint64_t lost = 0;
+        for (int part = 0; part < 2; part++) { /* it starts twice */
+            struct run_log *log = run_log_new(argv[2], "learner-0");
+            write_sample(log, part ? SAMPLE_REPORTS / 3 : 0, part ? SAMPLE_REPORTS : SAMPLE_REPORTS / 3);
+            lost += run_log_lost(log);
+            run_log_destroy(&log);
+        }
         return lost > 0;
     }
     return test_run(NULL, NULL);

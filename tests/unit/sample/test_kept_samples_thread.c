@@ -106,9 +106,8 @@ static void read_a_queue(uint32_t breaks)
                      "  - {name: t, max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo}, "
                      "limiter: {kind: queue}}\n",
                      "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n");
-    struct testpeer *writer = testpeer_new(&embed);
+    struct testpeer *writer = testpeer_opened(&embed, false);
     writer->keep = true;
-    testpeer_open(writer, false);
     testpeer_insert(writer, "t", 1, 6, 1);
     uint64_t inserted = 6;
     memcpy(reader.endpoint, embed.broker->peers.service_endpoint, sizeof reader.endpoint);

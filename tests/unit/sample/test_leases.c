@@ -26,8 +26,7 @@ static struct testpeer *worker(struct embed *embed, uint32_t lease_ms)
 static struct testpeer *fill(struct embed *embed, uint64_t first, uint32_t n)
 {
     struct testpeer *peer = testpeer_opened(embed, false);
-    testpeer_insert(peer, "t", first, n, 1);
-    embed_settle(embed);
+    testpeer_inserted(peer, "t", first, n, 1);
     return peer;
 }
 
@@ -65,66 +64,12 @@ static void expect_counts(struct embed *embed, uint32_t size, uint32_t leased, u
     assert_int_equal(table(embed)->limiter.samples, samples);
 }
 
-EMBED_TEST(an_acknowledged_item_leaves_and_counts_once, QUEUE, NULL)
-{
-    fill(embed, 1, 5);
-    struct testpeer *peer = worker(embed, 1000);
-    take(peer, 1, 3, 1);
-    expect_counts(embed, 5, 3, 0);
-    say(peer, ACK, 1, 2, 2);
-    expect_counts(embed, 3, 1, 2);
-    say(peer, ACK, 1, 3, 1); /* once */
-    expect_counts(embed, 2, 0, 3);
-    assert_null(embed->broker->samples.leases.holders);
-    take(peer, 4, 2, 1);
-    assert_int_equal(table(embed)->stats.returned, 0);
-}
-
-EMBED_TEST(what_is_not_acknowledged_returns_first_in_line, QUEUE, NULL)
-{
-    fill(embed, 1, 6);
-    struct testpeer *peer = worker(embed, 1000), *other = worker(embed, 1000);
-    take(peer, 1, 2, 1);
-    take(peer, 3, 2, 1);
-    embed_advance(embed, 999);
-    expect_counts(embed, 6, 4, 0);
-    embed_advance(embed, 1);
-    expect_counts(embed, 6, 0, 0);
-    say(peer, ACK, 1, 4, 0); /* too late */
-    take(other, 1, 4, 2);
-    take(other, 5, 2, 1);
-    say(other, ACK, 1, 6, 6);
-    expect_counts(embed, 0, 0, 6);
-    assert_int_equal(table(embed)->stats.returned, 4);
-}
-
-EMBED_TEST(a_client_releases_and_touches_its_own_items, QUEUE, NULL)
-{
-    fill(embed, 1, 6);
-    struct testpeer *peer = worker(embed, 600), *other = worker(embed, 600);
-    take(peer, 1, 3, 1);
-    say(other, ACK, 1, 3, 0);
-    say(other, RELEASE, 1, 3, 0);
-    say(peer, RELEASE, 2, 1, 1);
-    expect_counts(embed, 6, 2, 0);
-    embed_advance(embed, 500);
-    say(peer, TOUCH, 1, 1, 1); /* both of its items */
-    embed_advance(embed, 999);
-    expect_counts(embed, 6, 2, 0);
-    take(other, 2, 1, 2);
-    say(other, ACK, 2, 1, 1);
-    embed_advance(embed, 1);
-    expect_counts(embed, 5, 0, 1);
-    take(other, 1, 1, 2);
-}
-
 /* A queue's bound holds for what is not done, and a returned item does not exceed it. */
 EMBED_TEST(a_queue_is_full_of_what_is_not_done, QUEUE, NULL)
 {
     struct testpeer *writer = fill(embed, 1, 8), *peer = worker(embed, 1000);
     take(peer, 1, 8, 1);
-    testpeer_insert(writer, "t", 9, 1, 1);
-    embed_settle(embed);
+    testpeer_inserted(writer, "t", 9, 1, 1);
     assert_int_equal(table(embed)->n_waiting_items, 1);
     const Replay__WhyReply *why = testpeer_why(peer);
     assert_int_equal(why->n_waits, 1);
@@ -147,12 +92,10 @@ EMBED_TEST(a_sampler_that_waits_is_told_who_has_the_items, QUEUE, NULL)
     uint64_t id = testpeer_sample(other, "t", 1, NO_TIMEOUT, 0);
     embed_settle(embed);
     const Replay__WhyReply *why = testpeer_why(peer);
-    char text[200];
-    snprintf(text, sizeof text, "3 items are under lease, of which client %016llx has 3; the first lease ends in 2.5 s",
-             (unsigned long long)embed->broker->samples.leases.holders->next->client);
+    unsigned long long client = embed->broker->samples.leases.holders->next->client;
     assert_int_equal(why->n_waits, 1);
-    if (!strstr(why->waits[0]->text, text))
-        fail_msg("%s", why->waits[0]->text);
+    assert_has(why->waits[0]->text,
+               textf("3 items are under lease, of which client %016llx has 3; the first lease ends in 2.5 s", client));
     say(peer, RELEASE, 2, 1, 1);
     assert_int_equal(testpeer_await(other, id)->reply->sample->key[0], 2);
 }
@@ -162,12 +105,8 @@ EMBED_TEST(a_retry_gets_the_same_items_and_the_same_answer, QUEUE, NULL)
     fill(embed, 1, 4);
     struct testpeer *peer = worker(embed, 1000);
     for (uint32_t round = 0; round < 2; round++) {
-        Replay__Sample sample = REPLAY__SAMPLE__INIT;
-        sample.table = testpeer_text("t");
-        sample.count = 2;
-        sample.lease_ms = 1000;
-        TESTPEER_REQUEST(request, SAMPLE, sample, &sample);
-        const struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, 77, NULL, 0));
+        const struct testpeer_answer *answer =
+            testpeer_await(peer, testpeer_sample_as(peer, 77, "t", 2, NO_TIMEOUT, 0));
         assert_int_equal(answer->reply->sample->key[0], 1);
         assert_int_equal(answer->reply->sample->n_key, 2);
         testpeer_forget(peer);
@@ -192,19 +131,12 @@ EMBED_TEST(a_retry_that_comes_too_late_gets_other_items, QUEUE, NULL)
 {
     fill(embed, 1, 4);
     struct testpeer *peer = worker(embed, 1000), *other = worker(embed, 1000);
-    uint64_t id = 9;
-    Replay__Sample sample = REPLAY__SAMPLE__INIT;
-    sample.table = testpeer_text("t");
-    sample.count = 2;
-    sample.lease_ms = 1000;
-    TESTPEER_REQUEST(request, SAMPLE, sample, &sample);
-    testpeer_await(peer, testpeer_ask_with(peer, &request, id, NULL, 0));
+    testpeer_await(peer, testpeer_sample_as(peer, 9, "t", 2, NO_TIMEOUT, 0));
     testpeer_forget(peer);
     embed_advance(embed, 1000);
     take(other, 1, 2, 2);
-    TESTPEER_REQUEST(again, SAMPLE, sample, &sample);
-    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &again, id, NULL, 0));
-    assert_int_equal(answer->reply->sample->key[0], 3);
+    testpeer_sample_as(peer, 9, "t", 2, NO_TIMEOUT, 0);
+    assert_int_equal(testpeer_await(peer, 9)->reply->sample->key[0], 3);
     expect_counts(embed, 4, 4, 0);
 }
 
@@ -233,8 +165,7 @@ EMBED_TEST(items_leave_in_other_ways_too, QUEUE, NULL)
     say(peer, ACK, 1, 2, 1);
     testpeer_reset(writer, "t");
     expect_counts(embed, 0, 0, 0);
-    testpeer_insert(writer, "t", 11, 4, 1);
-    embed_settle(embed);
+    testpeer_inserted(writer, "t", 11, 4, 1);
     say(peer, ACK, 3, 2, 0);
     embed_advance(embed, 2000);
     take(peer, 11, 4, 1);
@@ -246,28 +177,6 @@ EMBED_TEST(items_leave_in_other_ways_too, QUEUE, NULL)
     "     max_deliveries: 2, dead_table: dead}\n"                                                                      \
     "  - {name: dead, max_size: 3, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 
-EMBED_TEST(what_nobody_acknowledges_goes_to_the_dead, DEAD, NULL)
-{
-    struct testpeer *writer = fill(embed, 1, 8), *peer = worker(embed, 1000);
-    for (uint32_t delivery = 1; delivery <= 2; delivery++) {
-        take(peer, 1, 2, delivery);
-        say(peer, RELEASE, 1, 2, 2);
-    }
-    expect_counts(embed, 6, 0, 0);
-    const struct table *dead = embed_table(embed, "dead");
-    assert_int_equal(dead->in.size, 2);
-    assert_true(table_find(dead, 1) != UINT32_MAX && table_find(dead, 2) != UINT32_MAX);
-    assert_int_equal(table(embed)->stats.dead, 2);
-    testpeer_insert(writer, "t", 9, 2, 1); /* the queue has room for them */
-    expect_counts(embed, 8, 0, 0);
-    take(peer, 3, 1, 1);
-    say(peer, ACK, 3, 1, 1);
-    const Replay__TableInfo *info = testpeer_table_info(writer, "t");
-    assert_int_equal(info->dead, 2);
-    assert_int_equal(info->returned, 2);
-    assert_int_equal(info->leased, 0);
-}
-
 EMBED_TEST(leases_are_for_queues_alone,
            "  - {name: t, max_size: 8, sampler: {kind: fifo}, limiter: {kind: none}}\n"
            "  - {name: q, max_size: 8, max_times_sampled: 1, limiter: {kind: none}}\n",
@@ -276,8 +185,7 @@ EMBED_TEST(leases_are_for_queues_alone,
     fill(embed, 1, 4);
     struct testpeer *peer = worker(embed, 1000);
     const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
-    assert_int_equal(answer->status, RP_FAILED_PRECONDITION);
-    assert_non_null(strstr(answer->text, "max_times_sampled: 1"));
+    testpeer_refused(answer, RP_FAILED_PRECONDITION, "max_times_sampled: 1");
     peer->lease_ms = WIRE_LEASE_MOST_MS + 1;
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "q", 1, 0, 0))->status, RP_INVALID_ARGUMENT);
     peer->lease_ms = 10;
@@ -349,11 +257,9 @@ static void sample_order(const char *sampler, uint32_t how, uint64_t *keys)
     enum { STAYS, JOURNAL, CHECKPOINT };
     struct twin_folder folder;
     struct embed embed;
-    char tables[300];
-    snprintf(tables, sizeof tables,
-             "  - {name: t, max_size: 12, max_times_sampled: 1, sampler: {kind: %s}, remover: {kind: %s}, "
-             "limiter: {kind: queue}}\n",
-             sampler, sampler);
+    const char *tables = textf("  - {name: t, max_size: 12, max_times_sampled: 1, sampler: {kind: %s}, "
+                               "remover: {kind: %s}, limiter: {kind: queue}}\n",
+                               sampler, sampler);
     twin_folder_init(&folder);
     embed_start(&embed, tables, twin_config(&folder, NULL));
     struct testpeer *writer = fill(&embed, 1, 3), *peer = worker(&embed, 1000);
@@ -366,8 +272,7 @@ static void sample_order(const char *sampler, uint32_t how, uint64_t *keys)
     say(peer, RELEASE, 8, 1, 1);
     say(peer, RELEASE, 7, 1, 1);
     testpeer_update(peer, "t", 1, (uint64_t[]){9}, (double[]){1});
-    testpeer_insert(writer, "t", 12, 1, 1);
-    embed_settle(&embed);
+    testpeer_inserted(writer, "t", 12, 1, 1);
     if (how == CHECKPOINT)
         twin_checkpoint(&embed);
     if (how != STAYS) {
@@ -418,13 +323,8 @@ TEST(a_lease_that_ended_unanswered_is_forgotten)
     expect_counts(&embed, 5, 0, 0);
     embed.config.peer_backlog_bytes = backlog;
     for (uint32_t round = 0; round < 2; round++) {
-        Replay__Sample sample = REPLAY__SAMPLE__INIT;
-        sample.table = testpeer_text("t");
-        sample.count = 5;
-        sample.lease_ms = 1000;
-        TESTPEER_REQUEST(request, SAMPLE, sample, &sample);
-        const struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, id, NULL, 0));
-        assert_int_equal(answer->status, RP_OK);
+        testpeer_sample_as(peer, id, "t", 5, NO_TIMEOUT, 0);
+        const struct testpeer_answer *answer = testpeer_good(peer, id);
         assert_int_equal(answer->reply->sample->n_key, 5);
         for (uint32_t i = 0; i < 5; i++)
             assert_int_equal(answer->reply->sample->key[i], 1 + i);
@@ -486,97 +386,157 @@ TEST(those_who_are_there_cost_nothing_when_others_are_gone)
 
 #define ITEMS 400u
 #define WORKERS 3u
+#define QUEUED 60u /* max_size */
 
 enum state { FREE, LEASED, DONE, DEAD_ITEM };
 struct model_item {
     enum state state;
     uint32_t holder, deliveries;
-    int64_t end_ms;
+    int64_t end_ms, place; /* of its lease; in the queue: what has returned comes before what has not been taken */
+    uint64_t lease, pick;  /* what was sampled or touched together; which of them it was */
 };
 
-static uint32_t lease_number(struct embed *embed, uint64_t key)
+struct model {
+    struct embed embed;
+    struct testpeer *workers[WORKERS];
+    struct model_item items[ITEMS + 1]; /* by key */
+    uint64_t inserted, done, dead, returned, leases;
+    int64_t now_ms;
+};
+
+static void give_back(struct model *self, struct model_item *item)
 {
-    return item_lease(&table(embed)->in.items[table_find(table(embed), key)]);
+    bool again = item->deliveries < 6;
+    item->state = again ? FREE : DEAD_ITEM;
+    item->place = INT64_MIN + (int64_t)self->returned;
+    self->returned += again;
+    self->dead += !again;
 }
 
-/* Every item is in the table, under the lease of one client, done once, or dead; in the order in which it should come. */
+/* Returns the item that comes next: of those that can be taken, or of leases that have ended. NULL: there is none. */
+static struct model_item *next_item(struct model *self, enum state state)
+{
+    struct model_item *best = NULL;
+    for (uint64_t key = 1; key <= self->inserted; key++) {
+        struct model_item *item = &self->items[key];
+        if (item->state != state || (state == LEASED && item->end_ms > self->now_ms))
+            continue;
+        if (!best || (state == FREE                  ? item->place < best->place
+                      : item->end_ms != best->end_ms ? item->end_ms < best->end_ms
+                      : item->lease != best->lease   ? item->lease < best->lease
+                                                     : item->pick < best->pick))
+            best = item;
+    }
+    return best;
+}
+
+static void model_take(struct model *self, uint32_t w, struct rng *rng)
+{
+    struct testpeer *peer = self->workers[w];
+    uint32_t want = 1 + (uint32_t)rng_below(rng, 8), i = 0;
+    peer->lease_ms = 1 + (uint32_t)rng_below(rng, 100);
+    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", want, 0, 0));
+    const Replay__SampleReply *reply = answer->status == RP_OK ? answer->reply->sample : NULL;
+    self->leases++;
+    for (struct model_item *item; i < want && (item = next_item(self, FREE)); i++) {
+        assert_true(reply && i < reply->n_key);
+        assert_ptr_equal(item, &self->items[reply->key[i]]);
+        *item = (struct model_item){.state = LEASED,
+                                    .holder = w,
+                                    .deliveries = item->deliveries + 1,
+                                    .end_ms = self->now_ms + peer->lease_ms,
+                                    .lease = self->leases,
+                                    .pick = i};
+        assert_int_equal(sampled_u32(reply->times_sampled, reply->n_times_sampled, i), item->deliveries);
+    }
+    assert_int_equal(reply ? reply->n_key : 0, i);
+}
+
+/* A worker says what becomes of an item, which is mostly its own. */
+static void model_say(struct model *self, uint32_t w, struct rng *rng)
+{
+    uint32_t op = (uint32_t)rng_below(rng, 3);
+    uint64_t key = 1 + rng_below(rng, self->inserted);
+    for (uint32_t i = 0; i < 20 && self->items[key].state != LEASED; i++)
+        key = 1 + rng_below(rng, self->inserted);
+    struct model_item *item = &self->items[key];
+    w = rng_below(rng, 4) ? item->holder : w;
+    bool own = item->state == LEASED && item->holder == w;
+    uint64_t lease = item->lease;
+    if (own && op == ACK) {
+        item->state = DONE;
+        self->done++;
+    } else if (own && op == RELEASE) {
+        give_back(self, item);
+    } else if (own) {
+        self->leases++;
+        for (uint32_t i = 1; i <= self->inserted; i++) /* items of one lease end together */
+            if (self->items[i].state == LEASED && self->items[i].lease == lease) {
+                self->items[i].end_ms = self->now_ms + 1000;
+                self->items[i].lease = self->leases;
+            }
+    }
+    say(self->workers[w], op, key, 1, own);
+}
+
+static void model_check(struct model *self)
+{
+    struct embed *embed = &self->embed;
+    const struct table *dead = embed_table(embed, "dead");
+    uint32_t leased = 0;
+    for (uint32_t key = 1; key <= self->inserted; key++) {
+        enum state state = self->items[key].state;
+        assert_int_equal(table_find(table(embed), key) != UINT32_MAX, state == FREE || state == LEASED);
+        assert_int_equal(table_find(dead, key) != UINT32_MAX, state == DEAD_ITEM);
+        leased += state == LEASED;
+    }
+    expect_counts(embed, (uint32_t)(self->inserted - self->done - self->dead), leased, self->done);
+    assert_true(leased || !embed->broker->samples.leases.holders);
+    assert_int_equal(dead->in.size, self->dead);
+    assert_int_equal(table(embed)->stats.dead, self->dead);
+    assert_int_equal(table(embed)->stats.returned, self->returned);
+    for (uint32_t i = 0; i < WORKERS; i++)
+        testpeer_forget(self->workers[i]);
+}
+
+/* Every item is in the table, under the lease of one client, done once, or dead; and comes in its turn. */
 TEST(random_leases_match_the_model)
 {
-    struct rng rng;
-    struct embed embed;
-    rng_seed(&rng, naive_seed(__func__));
-    embed_start(&embed,
-                "  - {name: t, max_size: 500, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue},\n"
+    struct rng rng = naive_rng(__func__);
+    static struct model model;
+    memset(&model, 0, sizeof model);
+    embed_start(&model.embed,
+                "  - {name: t, max_size: 60, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue},\n"
                 "     max_deliveries: 6, dead_table: dead}\n"
                 "  - {name: dead, max_size: 500, limiter: {kind: none}}\n",
                 NULL);
-    static struct model_item items[ITEMS + 1];
-    memset(items, 0, sizeof items);
-    struct testpeer *writer = testpeer_opened(&embed, false), *workers[WORKERS];
+    struct testpeer *writer = testpeer_opened(&model.embed, false);
     for (uint32_t i = 0; i < WORKERS; i++)
-        workers[i] = worker(&embed, 0);
-    uint64_t inserted = 0, done = 0, dead = 0;
-    int64_t now_ms = 0;
+        model.workers[i] = worker(&model.embed, 0);
     for (uint32_t round = 0; round < 1500; round++) {
         uint32_t w = (uint32_t)rng_below(&rng, WORKERS), dice = (uint32_t)rng_below(&rng, 10);
-        if (dice < 2 && inserted + 5 <= ITEMS) {
-            testpeer_insert(writer, "t", inserted + 1, 5, 1);
+        if (dice < 2 && model.inserted + 5 <= ITEMS && model.inserted - model.done - model.dead + 5 <= QUEUED) {
+            testpeer_insert(writer, "t", model.inserted + 1, 5, 1);
             testpeer_heartbeat(writer, 0, false);
-            inserted += 5;
+            for (uint32_t i = 0; i < 5; i++, model.inserted++)
+                model.items[model.inserted + 1].place = (int64_t)model.inserted;
         } else if (dice < 6) {
-            workers[w]->lease_ms = 1 + (uint32_t)rng_below(&rng, 100);
-            const struct testpeer_answer *answer =
-                testpeer_await(workers[w], testpeer_sample(workers[w], "t", 1 + (uint32_t)rng_below(&rng, 8), 0, 0));
-            for (size_t i = 0; answer->status == RP_OK && i < answer->reply->sample->n_key; i++) {
-                struct model_item *item = &items[answer->reply->sample->key[i]];
-                assert_int_equal(item->state, FREE);
-                *item = (struct model_item){LEASED, w, item->deliveries + 1, now_ms + workers[w]->lease_ms};
-                assert_int_equal(sampled_u32(answer->reply->sample->times_sampled,
-                                             answer->reply->sample->n_times_sampled, (uint32_t)i),
-                                 item->deliveries);
-            }
-        } else if (dice < 9 && inserted) {
-            uint32_t op = (uint32_t)rng_below(&rng, 3), applied = 0;
-            uint64_t key = 1 + rng_below(&rng, inserted);
-            for (uint32_t i = 0; i < 20 && items[key].state != LEASED; i++)
-                key = 1 + rng_below(&rng, inserted);
-            struct model_item *item = &items[key];
-            w = rng_below(&rng, 4) ? item->holder : w;
-            if (item->state == LEASED && item->holder == w) {
-                applied = 1;
-                if (op == ACK)
-                    item->state = DONE;
-                else if (op == RELEASE)
-                    item->state = item->deliveries < 6 ? FREE : DEAD_ITEM;
-                else
-                    for (uint32_t i = 1; i <= inserted; i++) /* items of one lease end together */
-                        if (items[i].state == LEASED && lease_number(&embed, i) == lease_number(&embed, key))
-                            items[i].end_ms = now_ms + 1000;
-                done += op == ACK;
-                dead += item->state == DEAD_ITEM;
-            }
-            say(workers[w], op, key, 1, applied);
+            model_take(&model, w, &rng);
+        } else if (dice < 9 && model.inserted) {
+            model_say(&model, w, &rng);
         } else {
             int64_t ms = (int64_t)rng_below(&rng, rng_below(&rng, 20) ? 20 : 1200);
-            now_ms += ms;
-            embed_advance(&embed, ms);
-            for (uint32_t i = 1; i <= inserted; i++)
-                if (items[i].state == LEASED && items[i].end_ms <= now_ms) {
-                    items[i].state = items[i].deliveries < 6 ? FREE : DEAD_ITEM;
-                    dead += items[i].state == DEAD_ITEM;
-                }
+            model.now_ms += ms;
+            embed_advance(&model.embed, ms);
+            for (struct model_item *item; (item = next_item(&model, LEASED));)
+                give_back(&model, item);
         }
-        uint32_t leased = 0;
-        for (uint32_t i = 1; i <= inserted; i++) {
-            uint32_t slot = table_find(embed_table(&embed, "t"), i);
-            assert_int_equal(slot != UINT32_MAX, items[i].state == FREE || items[i].state == LEASED);
-            leased += items[i].state == LEASED;
-        }
-        expect_counts(&embed, (uint32_t)(inserted - done - dead), leased, done);
-        assert_int_equal(embed_table(&embed, "dead")->in.size, dead);
-        for (uint32_t i = 0; i < WORKERS; i++)
-            testpeer_forget(workers[i]);
+        model_check(&model);
     }
-    assert_true(done > 50 && dead > 5);
-    embed_stop(&embed);
+    assert_true(model.done > 50 && model.dead > 5);
+    const Replay__TableInfo *info = testpeer_table_info(writer, "t");
+    assert_int_equal(info->dead, model.dead);
+    assert_int_equal(info->returned, model.returned);
+    assert_int_equal(info->leased, table(&model.embed)->in.leased);
+    embed_stop(&model.embed);
 }

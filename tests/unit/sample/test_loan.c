@@ -77,8 +77,7 @@ struct sampled {
 
 static struct sampled read_answer(struct testpeer *self, uint64_t id)
 {
-    const struct testpeer_answer *answer = testpeer_await(self, id);
-    assert_int_equal(answer->status, RP_OK);
+    const struct testpeer_answer *answer = testpeer_good(self, id);
     const Replay__SampleReply *reply = answer->reply->sample;
     struct sampled sampled = {.id = id, .n = reply->n_key, .n_places = reply->n_place};
     assert_true(sampled.n <= MOST);
@@ -102,15 +101,7 @@ static struct sampled sample(struct testpeer *self, const char *table, uint32_t 
 
 static struct sampled sample_again(struct testpeer *self, const char *table, uint32_t n, uint64_t id, bool shared)
 {
-    Replay__Sample again = REPLAY__SAMPLE__INIT;
-    again.table = testpeer_text(table);
-    again.count = n;
-    again.shared = shared;
-    again.lease_ms = self->lease_ms;
-    again.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    TESTPEER_REQUEST(request, SAMPLE, sample, &again);
-    testpeer_ask_with(self, &request, id, NULL, 0);
-    return read_answer(self, id);
+    return read_answer(self, testpeer_sample_as(self, id, table, n, 0, shared ? SHARED : 0));
 }
 
 static bool is_valid(const struct sampled *loan)
@@ -247,6 +238,13 @@ TEST(loan_asked_again, begin, end)
     again = sample_again(peer, "t", 10, loan.id, false);
     check_again(&loan, &again);
     assert_int_equal(kept()->list.count, 1);
+    /* What a client has not asked for again is there until it says that it has read it, though the items are gone. */
+    loan = sample(peer, "t", 10, SHARED);
+    testpeer_reset(other, "t");
+    embed_settle(&embed);
+    assert_true(loan.n_places > 0 && is_valid(&loan));
+    testpeer_settled(peer, 0);
+    assert_false(is_valid(&loan));
 }
 
 /* While the chunks of a loan are released, little by little, no other ends. */

@@ -2,40 +2,15 @@
  * up. */
 
 #include "tests/support/facts.h"
-#include "tests/support/testpeer.h"
-
-static struct embed embed;
-static struct testpeer *peer;
-
-static void begin(const char *table)
-{
-    char tables[800];
-    snprintf(tables, sizeof tables, "  - {name: t, %s}\n", table);
-    embed_start(&embed, tables, NULL);
-    peer = testpeer_opened(&embed, false);
-}
-
-static int end(void **state)
-{
-    (void)state;
-    embed_stop(&embed);
-    return 0;
-}
-
-static struct table *table(void)
-{
-    return embed_table(&embed, "t");
-}
+#include "tests/support/one_table.h"
 
 TEST(a_timeout_of_0_polls, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
-    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
-    assert_non_null(strstr(answer->text, "needs 1 more insert"));
+    testpeer_refused(answer, RP_DEADLINE_EXCEEDED, "needs 1 more insert");
     assert_int_equal(embed.broker->peers.waits.count, 0);
-    testpeer_insert(peer, "t", 1, 1, 1);
-    embed_settle(&embed);
+    testpeer_inserted(peer, "t", 1, 1, 1);
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 3, 0, 0))->status, RP_OK);
 }
 
@@ -43,8 +18,7 @@ TEST(a_timeout_of_0_polls, NULL, end)
 TEST(replies_of_a_turn_leave_together_at_its_end, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
-    testpeer_insert(peer, "t", 1, 1, 1);
-    embed_settle(&embed);
+    testpeer_inserted(peer, "t", 1, 1, 1);
     testpeer_forget(peer);
     Replay__Info info = REPLAY__INFO__INIT;
     TESTPEER_REQUEST(request, INFO, info, &info);
@@ -69,8 +43,7 @@ TEST(no_timeout_waits_as_long_as_it_takes, NULL, end)
     }
     testpeer_open(writer, false);
     testpeer_insert(writer, "t", 1, 1, 1);
-    struct testpeer_answer *answer = testpeer_await(peer, id);
-    assert_int_equal(answer->status, RP_OK);
+    struct testpeer_answer *answer = testpeer_good(peer, id);
     assert_int_equal(answer->reply->sample->waited_ns, 3 * 86400 * NS_PER_S);
 }
 
@@ -83,8 +56,7 @@ TEST(the_deadline_gives_a_partial_batch_or_an_error, NULL, end)
     assert_null(testpeer_poll(peer, id));
     assert_int_equal(table()->in.size, 0); /* taken one by one as they came */
     embed_advance(&embed, 2);
-    struct testpeer_answer *answer = testpeer_await(peer, id);
-    assert_int_equal(answer->status, RP_OK);
+    struct testpeer_answer *answer = testpeer_good(peer, id);
     assert_true(answer->reply->sample->partial);
     assert_int_equal(answer->reply->sample->n_key, 3);
     assert_true(facts_within(answer->text, "3 of 5 items picked; needs 2 more inserts"));
@@ -93,8 +65,7 @@ TEST(the_deadline_gives_a_partial_batch_or_an_error, NULL, end)
     id = testpeer_sample(peer, "t", 2, 1000, 0);
     embed_advance(&embed, 1001);
     answer = testpeer_await(peer, id);
-    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
-    assert_non_null(strstr(answer->text, "needs 2 more inserts"));
+    testpeer_refused(answer, RP_DEADLINE_EXCEEDED, "needs 2 more inserts");
     assert_int_equal(table()->waiters.n, 0);
 }
 
@@ -109,8 +80,7 @@ TEST(waiters_are_served_in_order, NULL, end)
         embed_settle(&embed);
     }
     /* A poll does not overtake those who wait. */
-    testpeer_insert(peer, "t", 1, 2, 1);
-    embed_settle(&embed);
+    testpeer_inserted(peer, "t", 1, 2, 1);
     struct testpeer_answer *poll = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
     assert_int_equal(poll->status, RP_DEADLINE_EXCEEDED);
     assert_int_equal(testpeer_await(others[0], ids[0])->reply->sample->key[0], 1);
@@ -130,8 +100,7 @@ TEST(a_batch_larger_than_the_cursors_width_still_fills, NULL, end)
           "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 1, error_buffer: 2}");
     uint64_t id = testpeer_sample(peer, "t", 20, NO_TIMEOUT, 0);
     testpeer_insert(peer, "t", 1, 30, 1);
-    struct testpeer_answer *answer = testpeer_await(peer, id);
-    assert_int_equal(answer->status, RP_OK);
+    struct testpeer_answer *answer = testpeer_good(peer, id);
     assert_int_equal(answer->reply->sample->n_key, 20);
     assert_int_equal(table()->limiter.samples, 20);
     assert_true(table()->limiter.inserts >= 19 && table()->limiter.inserts <= 23);
@@ -144,8 +113,7 @@ TEST(a_flexible_batch_takes_what_is_there, NULL, end)
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 10, NO_TIMEOUT, FLEXIBLE));
     assert_int_equal(answer->reply->sample->n_key, 3);
     assert_true(answer->reply->sample->partial);
-    uint64_t id = testpeer_sample(peer, "t", 10, NO_TIMEOUT, FLEXIBLE);
-    assert_null(testpeer_poll(peer, id));
+    uint64_t id = testpeer_waits(peer, testpeer_sample(peer, "t", 10, NO_TIMEOUT, FLEXIBLE));
     testpeer_insert(peer, "t", 4, 1, 1);
     assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 1);
 }
@@ -155,11 +123,9 @@ TEST(a_whole_batch_takes_all_or_nothing, NULL, end)
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 3, 1);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, WHOLE));
-    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
-    assert_non_null(strstr(answer->text, "needs 1 more insert"));
+    testpeer_refused(answer, RP_DEADLINE_EXCEEDED, "needs 1 more insert");
     assert_int_equal(table()->limiter.samples, 0);
-    uint64_t id = testpeer_sample(peer, "t", 4, NO_TIMEOUT, WHOLE);
-    assert_null(testpeer_poll(peer, id));
+    uint64_t id = testpeer_waits(peer, testpeer_sample(peer, "t", 4, NO_TIMEOUT, WHOLE));
     testpeer_insert(peer, "t", 4, 1, 1);
     assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 4);
     answer = testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, WHOLE | FLEXIBLE));
@@ -181,16 +147,13 @@ static void assert_distinct(const struct testpeer_answer *answer)
 TEST(a_distinct_batch_larger_than_the_table_waits_for_more, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
-    testpeer_insert(peer, "t", 1, 5, 1);
-    embed_settle(&embed);
-    struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 8, 0, DISTINCT));
-    assert_int_equal(answer->status, RP_OK);
+    testpeer_inserted(peer, "t", 1, 5, 1);
+    struct testpeer_answer *answer = testpeer_good(peer, testpeer_sample(peer, "t", 8, 0, DISTINCT));
     assert_true(answer->reply->sample->partial);
     assert_int_equal(answer->reply->sample->n_key, 5);
     assert_true(facts_within(answer->text, "needs 3 more items that are not in the batch yet"));
     assert_distinct(answer);
-    uint64_t id = testpeer_sample(peer, "t", 8, NO_TIMEOUT, DISTINCT);
-    assert_null(testpeer_poll(peer, id));
+    uint64_t id = testpeer_waits(peer, testpeer_sample(peer, "t", 8, NO_TIMEOUT, DISTINCT));
     testpeer_insert(peer, "t", 6, 2, 1);
     assert_null(testpeer_poll(peer, id));
     /* An item that goes and comes back in the same slot is a new one. */
@@ -201,8 +164,7 @@ TEST(a_distinct_batch_larger_than_the_table_waits_for_more, NULL, end)
     assert_false(answer->reply->sample->partial);
     assert_distinct(answer);
     answer = testpeer_await(peer, testpeer_sample(peer, "t", 101, NO_TIMEOUT, DISTINCT));
-    assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(answer->text, "max_size 100"));
+    testpeer_refused(answer, RP_INVALID_ARGUMENT, "max_size 100");
 }
 
 /* ---- giving up ---- */
@@ -217,8 +179,7 @@ TEST(a_cancelled_request_is_answered_with_what_it_has, NULL, end)
     struct testpeer *stranger = testpeer_new(&embed);
     assert_int_equal(testpeer_cancel(stranger, 2, ids), 0);
     assert_int_equal(testpeer_cancel(peer, 2, ids), 1);
-    struct testpeer_answer *answer = testpeer_await(peer, id);
-    assert_int_equal(answer->status, RP_OK);
+    struct testpeer_answer *answer = testpeer_good(peer, id);
     assert_true(answer->reply->sample->partial);
     assert_int_equal(answer->reply->sample->n_key, 2);
     assert_non_null(strstr(answer->text, "cancelled"));
@@ -230,8 +191,7 @@ TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there, NULL, end
 {
     begin("max_size: 100, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 2, 1);
-    uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0);
-    assert_null(testpeer_poll(peer, id));
+    uint64_t id = testpeer_waits(peer, testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0));
     assert_int_equal(testpeer_cancel(peer, 1, &id), 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(table()->stats.orphaned_picks, 2);
@@ -258,12 +218,10 @@ static void die_waiting(bool named)
     struct testpeer *dead = testpeer_new(&embed);
     dead->client = named ? dead->client : 0;
     testpeer_insert(peer, "t", 1, 2, 1);
-    uint64_t id = testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
-    assert_null(testpeer_poll(dead, id));
+    testpeer_waits(dead, testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0));
     testpeer_close(dead);
     await_gone(&embed.broker->peers.waits.first->to);
-    testpeer_insert(peer, "t", 3, 1, 1);
-    embed_settle(&embed);
+    testpeer_inserted(peer, "t", 3, 1, 1);
     assert_int_equal(embed.broker->peers.counters.replies_dropped, 1);
 }
 
@@ -315,13 +273,9 @@ TEST(requests_of_a_lost_connection_are_given_up, NULL, end)
     testpeer_open(peer, false);
     testpeer_counter(dead, "hello", 1);
     testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
-    for (int i = 0; i < WAIT && embed.broker->peers.waits.count < 1; i++)
-        broker_turn(embed.broker, 1);
-    assert_int_equal(embed.broker->peers.waits.count, 1);
+    wait_until((broker_turn(embed.broker, 1), embed.broker->peers.waits.count == 1));
     testpeer_close(dead);
-    for (int i = 0; i < WAIT && embed.broker->peers.waits.count; i++)
-        broker_turn(embed.broker, 1);
-    assert_int_equal(embed.broker->peers.waits.count, 0);
+    wait_until((broker_turn(embed.broker, 1), embed.broker->peers.waits.count == 0));
     testpeer_insert(peer, "t", 1, 1, 1);
     while (testpeer_resolved(peer, 0) < 1)
         testpeer_heartbeat(peer, 0, false);
@@ -331,8 +285,7 @@ TEST(requests_of_a_lost_connection_are_given_up, NULL, end)
 TEST(distinct_and_flexible_go_together, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
-    uint64_t id = testpeer_sample(peer, "t", 50, NO_TIMEOUT, DISTINCT | FLEXIBLE);
-    assert_null(testpeer_poll(peer, id));
+    uint64_t id = testpeer_waits(peer, testpeer_sample(peer, "t", 50, NO_TIMEOUT, DISTINCT | FLEXIBLE));
     testpeer_insert(peer, "t", 1, 3, 1);
     struct testpeer_answer *answer = testpeer_await(peer, id);
     assert_int_equal(answer->reply->sample->n_key, 3);
@@ -344,8 +297,7 @@ TEST(a_distinct_batch_fills_over_a_reset, NULL, end)
 {
     begin("max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}");
     testpeer_insert(peer, "t", 1, 3, 1);
-    uint64_t id = testpeer_sample(peer, "t", 6, NO_TIMEOUT, DISTINCT);
-    assert_null(testpeer_poll(peer, id));
+    uint64_t id = testpeer_waits(peer, testpeer_sample(peer, "t", 6, NO_TIMEOUT, DISTINCT));
     testpeer_reset(peer, "t");
     testpeer_insert(peer, "t", 11, 3, 1);
     struct testpeer_answer *answer = testpeer_await(peer, id);
@@ -358,8 +310,7 @@ TEST(a_reset_leaves_waiters_waiting, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: min_size, min_size: 5}");
     testpeer_insert(peer, "t", 1, 3, 1);
-    uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
-    assert_null(testpeer_poll(peer, id));
+    uint64_t id = testpeer_waits(peer, testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0));
     testpeer_reset(peer, "t");
     testpeer_insert(peer, "t", 10, 4, 1);
     assert_null(testpeer_poll(peer, id));
@@ -373,8 +324,7 @@ TEST(why_names_who_waits_for_what, NULL, end)
 {
     begin("max_size: 2, limiter: {kind: queue}");
     struct testpeer *sampler = testpeer_new(&embed);
-    testpeer_insert(peer, "t", 1, 5, 1);
-    embed_settle(&embed);
+    testpeer_inserted(peer, "t", 1, 5, 1);
     uint64_t id = testpeer_sample(sampler, "t", 12, NO_TIMEOUT, 0);
     embed_settle(&embed);
     embed_advance(&embed, 3000);
@@ -402,15 +352,13 @@ TEST(why_names_who_waits_for_what, NULL, end)
 TEST(a_distinct_batch_that_is_held_up_stays_distinct, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
-    testpeer_insert(peer, "t", 1, 10, 1);
-    embed_settle(&embed);
+    testpeer_inserted(peer, "t", 1, 10, 1);
     struct testpeer *writer = testpeer_opened(&embed, false), *other = testpeer_new(&embed);
     uint64_t id = testpeer_sample(peer, "t", 20, NO_TIMEOUT, DISTINCT);
     embed_settle(&embed);
     struct peer *to = peer_find(&embed.broker->peers, &embed.broker->peers.waits.first->to);
     atomic_fetch_add(&to->pending_bytes, 1LL << 40);
-    testpeer_insert(writer, "t", 11, 1, 1);
-    embed_settle(&embed);
+    testpeer_inserted(writer, "t", 11, 1, 1);
     testpeer_sample(other, "t", 11, NO_TIMEOUT, DISTINCT);
     embed_settle(&embed);
     atomic_fetch_sub(&to->pending_bytes, 1LL << 40);

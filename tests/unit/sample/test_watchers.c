@@ -21,8 +21,7 @@ static void ask(struct testpeer *peer, const char *table, uint32_t wanted, uint6
 EMBED_TEST(who_waits_is_shown_until_it_is_silent, TABLES, NULL)
 {
     struct testpeer *peer = testpeer_new(embed);
-    char who[40];
-    snprintf(who, sizeof who, "client %016llx", (unsigned long long)peer->client);
+    const char *who = textf("client %016llx", (unsigned long long)peer->client);
     ask(peer, "t", 10, 99, 100);
     embed_advance(embed, 900);
     ask(peer, "t", 10, 97, 100);
@@ -72,9 +71,8 @@ EMBED_TEST(a_flood_of_clients_takes_no_memory, TABLES, NULL)
     }
     const Replay__WhyReply *reply = testpeer_why(peer);
     assert_int_equal(reply->n_waits, WATCHERS_MOST);
-    char newest[40];
+    const char *newest = textf("client %016llx", (unsigned long long)peer->client);
     bool known = false;
-    snprintf(newest, sizeof newest, "client %016llx", (unsigned long long)peer->client);
     for (uint32_t i = 0; i < reply->n_waits; i++)
         known = known || strcmp(reply->waits[i]->who, newest) == 0;
     assert_true(known);

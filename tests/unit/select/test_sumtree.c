@@ -44,9 +44,9 @@ static uint32_t leaf_count(const struct sumtree *tree)
 }
 
 /* Each sum against those below it, in parts of the total: what a probability can be wrong by. */
-static double worst_sum(const struct sumtree *tree)
+static double worst_sum(struct sumtree *tree)
 {
-    double worst = 0.0;
+    double worst = 0.0, total = sumtree_total(tree);
     uint64_t nodes = ((uint64_t)tree->capacity + 15) / 16;
     for (uint32_t l = 0; l < tree->levels; l++) {
         for (uint64_t i = 0; i < nodes; i++) {
@@ -57,7 +57,7 @@ static double worst_sum(const struct sumtree *tree)
         }
         nodes = (nodes + 15) / 16;
     }
-    return worst / sumtree_total(tree);
+    return worst / total;
 }
 
 static void assert_picks_valid(struct sumtree *tree, struct rng *rng, uint32_t n)
@@ -72,8 +72,7 @@ static void assert_picks_valid(struct sumtree *tree, struct rng *rng, uint32_t n
 
 TEST(random_changes_keep_sums_right)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed("sumtree"));
+    struct rng rng = naive_rng("sumtree");
     for (uint32_t c = 0; c < N_CAPACITIES; c++) {
         struct sumtree tree = make(capacities[c]);
         /* Weights from 1e-30 to 1e30 in one run, narrow in the next. */
@@ -96,9 +95,8 @@ TEST(random_changes_keep_sums_right)
 
 TEST(sums_do_not_drift)
 {
-    struct rng rng;
+    struct rng rng = rng_of(1);
     struct sumtree tree = make(5000);
-    rng_seed(&rng, 1);
     for (uint32_t step = 0; step < MANY; step++)
         sumtree_set(&tree, (uint32_t)rng_below(&rng, 5000), (float)(rng_unit(&rng) * 1e3));
     assert_true(worst_sum(&tree) < 1e-12);
@@ -115,9 +113,8 @@ TEST(sums_do_not_drift)
 /* One weight of 1e38 makes all others vanish in the sums above it; they must come back when it goes. */
 TEST(a_spike_leaves_nothing_behind)
 {
-    struct rng rng;
+    struct rng rng = rng_of(2);
     struct sumtree tree = make(5000);
-    rng_seed(&rng, 2);
     for (uint32_t slot = 0; slot < 5000; slot++)
         sumtree_set(&tree, slot, 1.0f);
     sumtree_set(&tree, 77, 1e38f);
@@ -165,12 +162,12 @@ TEST(the_largest_draw_stays_inside)
 
 TEST(damaged_sums_never_give_an_empty_leaf)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed("sumtree, damaged sums"));
+    struct rng rng = naive_rng("sumtree, damaged sums");
     for (uint32_t run = 0; run < 50; run++) {
         struct sumtree tree = make(4097);
         for (uint32_t i = 0; i < 40; i++)
             sumtree_set(&tree, (uint32_t)rng_below(&rng, 4097), 1.0f);
+        sumtree_total(&tree); /* makes all levels, which are damaged next */
         for (uint32_t i = 0; i < 100; i++)
             tree.level[0][rng_below(&rng, 257)] = rng_below(&rng, 2) ? 1e6 : -1e-3;
         tree.level[1][16] = 1e9;
@@ -185,10 +182,9 @@ TEST(damaged_sums_never_give_an_empty_leaf)
 
 TEST(extreme_weights_work)
 {
-    struct rng rng;
+    struct rng rng = rng_of(4);
     struct sumtree tree = make(1000);
     uint32_t slots[4];
-    rng_seed(&rng, 4);
     sumtree_set(&tree, 999, FLT_MIN);
     assert_picks_valid(&tree, &rng, 300);
     for (uint32_t slot = 0; slot < 999; slot++)
@@ -206,8 +202,7 @@ TEST(extreme_weights_work)
 
 TEST(many_weights_are_set_as_one_by_one)
 {
-    struct rng rng;
-    rng_seed(&rng, 8);
+    struct rng rng = rng_of(8);
     for (uint32_t c = 0; c < N_CAPACITIES; c++) {
         struct sumtree tree = make(capacities[c]), twin = make(capacities[c]);
         for (uint32_t round = 0; round < 20; round++) {
@@ -230,8 +225,7 @@ TEST(many_weights_are_set_as_one_by_one)
 
 TEST(picks_follow_the_weights)
 {
-    struct rng rng;
-    rng_seed(&rng, 5);
+    struct rng rng = rng_of(5);
     for (uint32_t c = 0; c < N_CAPACITIES; c++) {
         uint32_t capacity = capacities[c];
         struct sumtree tree = make(capacity);
@@ -262,10 +256,9 @@ TEST(picks_follow_the_weights)
 TEST(one_pick_from_the_largest_tree)
 {
     enum { SLOT = 1u << 30 };
-    struct rng rng;
+    struct rng rng = rng_of(6);
     struct sumtree tree;
     uint32_t slot = 0;
-    rng_seed(&rng, 6);
     sumtree_init(&tree, SLOT + SLOT / 4);
     sumtree_set(&tree, SLOT, 1.0f);
     sumtree_pick(&tree, &rng, 1, &slot);
@@ -276,11 +269,10 @@ TEST(one_pick_from_the_largest_tree)
 TEST(slotset_finds_the_nth)
 {
     enum { CAPACITY = 10000 };
-    struct rng rng;
+    struct rng rng = naive_rng("slotset");
     struct slotset set;
     static bool there[CAPACITY];
     slotset_init(&set, CAPACITY);
-    rng_seed(&rng, naive_seed("slotset"));
     for (uint32_t step = 0; step < 30000; step++) {
         uint32_t slot = (uint32_t)rng_below(&rng, step % 10 ? CAPACITY : 70);
         assert_int_equal(slotset_has(&set, slot), there[slot]);

@@ -49,8 +49,7 @@ static uint32_t only_bucket(const uint64_t *counts, size_t n, uint64_t expected)
 EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL)
 {
     struct testpeer *peer = testpeer_opened(embed, false);
-    testpeer_insert(peer, "t", peer->key_base, 5, 1);
-    embed_settle(embed);
+    testpeer_inserted(peer, "t", peer->key_base, 5, 1);
     assert_int_equal(embed->broker->snapshots.made, 0);
     assert_int_equal(embed->broker->snapshots.exchange.made_fd, -1);
     struct snapshot *snapshot = look(embed, SNAPSHOT_STATE);
@@ -64,8 +63,7 @@ EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL)
 EMBED_TEST(figures_are_those_of_the_work, two_tables, NULL)
 {
     struct testpeer *peer = testpeer_opened(embed, false);
-    testpeer_insert(peer, "t", peer->key_base, 10, 2);
-    embed_settle(embed);
+    testpeer_inserted(peer, "t", peer->key_base, 10, 2);
     embed_advance(embed, 3000);
     assert_int_equal(testpeer_sampled(peer, "t", 4)->reply->status, 0);
     uint64_t keys[] = {peer->key_base, peer->key_base + 1, 12345};

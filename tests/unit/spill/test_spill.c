@@ -1,11 +1,10 @@
-
-#include <fcntl.h>
-
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
+#include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -34,11 +33,10 @@ static int drop_folder(void **state)
 
 static void start(const char *tables, const char *storage, const char *more)
 {
-    char keys[600];
     bool durable = more && strstr(more, "checkpoint");
-    snprintf(keys, sizeof keys, "folder: %s\nstorage: {%s}\n%s%s", folder.path, storage,
-             durable ? "" : "journal: off\ncheckpoint: {keep: 0}\n", more ? more : "");
-    embed_start(&embed, tables, keys);
+    embed_start(&embed, tables,
+                textf("folder: %s\nstorage: {%s}\n%s%s", folder.path, storage,
+                      durable ? "" : "journal: off\ncheckpoint: {keep: 0}\n", more ? more : ""));
 }
 
 static void open_rows(struct testpeer *peer)
@@ -63,33 +61,12 @@ static uint32_t rows_layout(struct testpeer *peer)
     return peer->n_layouts ? 0 : testpeer_layout(peer, "t", 1, &field);
 }
 
-/* The bytes of a step: known from its number. */
-static void fill_row(uint64_t step, uint8_t *row)
-{
-    for (uint32_t i = 0; i < ROW; i += 8) {
-        uint64_t word = (step * ROW + i + 1) * UINT64_C(0x9E3779B97F4A7C15);
-        word ^= word >> 29;
-        memcpy(row + i, &word, 8);
-    }
-}
-
-static uint64_t put_chunk(struct testpeer *peer, uint32_t rows, bool own)
-{
-    uint8_t *data = malloc((size_t)rows * ROW);
-    for (uint32_t i = 0; i < rows; i++)
-        fill_row(peer->step + i, data + (size_t)i * ROW);
-    const void *blocks[] = {data};
-    uint64_t number = testpeer_chunk(peer, rows, blocks, own);
-    free(data);
-    return number;
-}
-
 /* n items over a chunk each, keys from `key` on. */
 static void insert_rows(struct testpeer *peer, uint64_t key, uint32_t n, uint32_t rows, bool own)
 {
     uint32_t layout = rows_layout(peer);
     for (uint32_t i = 0; i < n; i++)
-        testpeer_item(peer, layout, key + i, 1.0 + (double)(key + i), put_chunk(peer, rows, own), 0, rows);
+        testpeer_item(peer, layout, key + i, 1.0 + (double)(key + i), testpeer_known(peer, rows, own), 0, rows);
     peer->oldest_chunk = peer->chunk + 1;
     testpeer_push(peer);
 }
@@ -110,26 +87,11 @@ static void insert_many(struct testpeer *peer, uint32_t n, uint32_t batch)
     }
 }
 
-/* Item i of the reply has the rows of the steps that it says. */
-static void check_rows(const struct testpeer_answer *answer, uint32_t i)
-{
-    const Replay__SampleReply *reply = answer->reply->sample;
-    uint32_t rows, row_bytes;
-    uint8_t *data = sampled_rows(answer, i, 0, &rows, &row_bytes), want[ROW];
-    assert_int_equal(row_bytes, ROW);
-    for (uint32_t r = 0; r < rows; r++) {
-        fill_row(reply->step[i] + r, want);
-        if (memcmp(data + (size_t)r * ROW, want, ROW) != 0)
-            fail_msg("row %u of item %u is not what was inserted", r, i);
-    }
-    free(data);
-}
-
 static void check_all(const struct testpeer_answer *answer)
 {
     assert_int_equal(answer->status, RP_OK);
     for (uint32_t i = 0; i < answer->reply->sample->n_key; i++)
-        check_rows(answer, i);
+        sampled_known(answer, i);
 }
 
 /* ---- the store ---- */
@@ -210,9 +172,9 @@ TEST(replies_are_those_of_a_model, make_folder, drop_folder)
         if (what < 5) {
             /* A run of consecutive chunks, and items anywhere in it. */
             uint32_t layout = rows_layout(peer), rows = 1 + (uint32_t)rng_below(&rng, 60), chunks = 3;
-            uint64_t first = peer->step, number = put_chunk(peer, rows, false);
+            uint64_t first = peer->step, number = testpeer_known(peer, rows, false);
             for (uint32_t i = 1; i < chunks; i++)
-                put_chunk(peer, rows, false);
+                testpeer_known(peer, rows, false);
             for (uint32_t i = (uint32_t)rng_below(&rng, 8) + 1; i > 0; i--, key++) {
                 uint32_t at = (uint32_t)rng_below(&rng, rows), length = 1 + (uint32_t)rng_below(&rng, rows * 2);
                 testpeer_item(peer, layout, key, 1 + (double)rng_below(&rng, 9), number, at, length);
@@ -440,28 +402,17 @@ TEST(data_goes_and_a_held_sample_is_cancelled, make_folder, drop_folder)
     assert_has(answer->text, "cancelled");
 }
 
-static void damage(const struct chunk *chunk)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/segment-%08llu.replay", folder.path, (unsigned long long)disk_number(chunk->at));
-    int file = open(path, O_RDWR);
-    assert_true(file >= 0);
-    off_t at = (off_t)(disk_offset(chunk->at) + sizeof(struct entry_head) + sizeof(struct entry_chunk) + 100);
-    uint8_t byte;
-    assert_int_equal(pread(file, &byte, 1, at), 1);
-    byte ^= 1;
-    assert_int_equal(pwrite(file, &byte, 1, at), 1);
-    close(file);
-}
-
 TEST(damaged_data_is_told_of_and_its_item_removed, make_folder, drop_folder)
 {
     struct testpeer *peer = start_rows(TABLE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 10, 32, false);
     spill_all();
     struct table *table = embed_table(&embed, "t");
-    damage(table->in.items[table_find(table, 3)].span.one);
-    damage(table->in.items[table_find(table, 7)].span.one);
+    for (uint64_t key = 3; key < 8; key += 4) {
+        uint64_t at = table->in.items[table_find(table, key)].span.one->at;
+        uint64_t data = disk_offset(at) + sizeof(struct entry_head) + sizeof(struct entry_chunk);
+        diskfile_flip(folder.path, DISK_SEGMENT, disk_number(at), data + 100, 1);
+    }
     const uint64_t one = 3, some[] = {6, 7, 8};
     const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &one);
     assert_int_equal(answer->status, RP_DATA_LOSS);
@@ -526,13 +477,11 @@ TEST(data_that_must_stay_does_not_stop_inserts, make_folder, drop_folder)
     struct testpeer *peer = start_rows(TABLE, "memory: 128KiB", NULL);
     uint32_t layout = rows_layout(peer);
     for (uint32_t i = 0; i < 200; i++)
-        put_chunk(peer, 32, false); /* kept by the session for later items */
-    testpeer_push(peer);
-    embed_settle(&embed);
+        testpeer_known(peer, 32, false); /* kept by the session for later items */
+    testpeer_pushed(peer);
     assert_int_equal(embed.broker->store.split_bytes, 200 * 32 * ROW);
     testpeer_item(peer, layout, 1, 1.0, 1, 0, 32);
-    testpeer_push(peer);
-    embed_settle(&embed);
+    testpeer_pushed(peer);
     assert_int_equal(embed_table(&embed, "t")->in.size, 1);
     check_all(testpeer_sampled(peer, "t", 1));
 }
@@ -588,14 +537,10 @@ TEST(segments_that_hold_nothing_are_removed, make_folder, drop_folder)
     assert_int_equal(embed.broker->spill->damaged_chunks, 0);
 }
 
-static uint64_t count_segments(void)
+static uint32_t count_segments(void)
 {
-    uint64_t n = 0;
-    char path[128];
-    for (uint32_t i = 1; i < 1000; i++) {
-        snprintf(path, sizeof path, "%s/segment-%08u.replay", folder.path, i);
-        n += access(path, F_OK) == 0;
-    }
+    uint32_t n;
+    files_like(textf("%s/segment-*.replay", folder.path), &n);
     return n;
 }
 
@@ -610,9 +555,7 @@ TEST(files_of_a_broker_that_is_gone_are_removed, make_folder, drop_folder)
     start(TABLE, "memory: 64KiB", NULL);
     assert_int_equal(embed_table(&embed, "t")->in.size, 0);
     embed_advance(&embed, 1100);
-    for (uint32_t ms = 0; ms < WAIT && count_segments() > 1; ms++)
-        zmq_poll(NULL, 0, 1);
-    assert_true(count_segments() <= 1);
+    wait_until(count_segments() <= 1);
 }
 
 /* A journal that was loaded outlives a broker that keeps none: what it promised is there again with the next. */
@@ -646,16 +589,14 @@ TEST(checkpoints_move_chunks_that_are_on_disk_only, make_folder, drop_folder)
     embed.broker->stream->segment_bytes = 64 << 10;
     insert_many(peer, 400, 20);
     twin_checkpoint(&embed);
-    uint64_t before = count_segments();
+    uint32_t before = count_segments();
     for (uint64_t key = 0; key < 400; key++)
         if (key % 5)
             testpeer_delete(peer, "t", 1, &key);
     testpeer_forget(peer);
     twin_checkpoint(&embed);
     twin_checkpoint(&embed);
-    for (uint32_t ms = 0; ms < WAIT && count_segments() > before / 2; ms++)
-        zmq_poll(NULL, 0, 1);
-    assert_true(count_segments() <= before / 2);
+    wait_until(count_segments() <= before / 2);
     twin_kill(&embed);
     start(TABLE, "memory: 64KiB", more);
     assert_int_equal(embed_table(&embed, "t")->in.size, 80);
@@ -674,9 +615,9 @@ TEST(checkpoints_leave_items_that_do_not_fit, make_folder, drop_folder)
     embed.broker->stream->segment_bytes = 256 << 10;
     uint32_t layout = rows_layout(peer);
     for (uint64_t big = 0; big < 4; big++) {
-        uint64_t first = put_chunk(peer, 32, false);
+        uint64_t first = testpeer_known(peer, 32, false);
         for (uint32_t i = 1; i < 40; i++)
-            put_chunk(peer, 32, false);
+            testpeer_known(peer, 32, false);
         testpeer_item(peer, layout, 1000 + big, 1, first, 0, 40 * 32);
         peer->oldest_chunk = peer->chunk + 1;
         testpeer_push(peer);

@@ -53,8 +53,7 @@ TEST(what_is_freed_is_used_again)
 /* Random sizes in random order; each object keeps a pattern of its own until it is freed. */
 TEST(random_use_damages_nothing)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct slab_heap *heap = slab_heap_new(true);
     struct {
         uint8_t *data;

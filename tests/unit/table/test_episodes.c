@@ -10,9 +10,8 @@ TEST(random_items_match_the_model)
 {
     static struct episodes episodes;
     static uint32_t items[SESSIONS][EPISODES];
-    struct rng rng;
+    struct rng rng = naive_rng(__func__);
     uint64_t here = 0, most = 0;
-    rng_seed(&rng, naive_seed(__func__));
     episodes_init(&episodes, NULL);
     for (uint32_t i = 0; i < 120000; i++) {
         /* The table fills up and empties several times. */

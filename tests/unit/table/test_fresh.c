@@ -4,10 +4,7 @@
 
 static void put(struct testpeer *peer)
 {
-    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
-    ask.name = testpeer_text("policy");
-    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &ask);
-    testpeer_ask_with(peer, &request, 0, "w", 1);
+    testpeer_put(peer, "policy", 0, "w", 1);
 }
 
 static void write_items(struct testpeer *writer, const char *table, uint64_t version, uint64_t first, uint32_t n)
@@ -44,36 +41,6 @@ EMBED_TEST(nobody_samples_what_has_yet_to_leave,
         assert_int_equal(embed_table(embed, tables[i % 2])->in.size, 0);
         testpeer_forget(peer);
     }
-}
-
-#define LAG "  - {name: t, sampler: {kind: fifo}, max_times_sampled: 1, max_lag: 0, limiter: {kind: lag, batch: 4}}\n"
-
-/* A learner may begin with items that no parameters have made. What it publishes then is its first version. */
-EMBED_TEST(the_first_version_pays, LAG, NULL)
-{
-    struct testpeer *peer = testpeer_new(embed), *writer = testpeer_opened(embed, false);
-    write_items(writer, "t", 0, 1, 6);
-    assert_int_equal(embed_table(embed, "t")->n_waiting_items, 2);
-    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, 0))->reply->sample->n_key, 4);
-    put(peer);
-    embed_settle(embed);
-    assert_int_equal(embed_table(embed, "t")->n_waiting_items, 0);
-}
-
-/* Versions that nobody learns from: what waits comes in, a batch for each version, and no more. */
-EMBED_TEST(a_version_pays_once, LAG, NULL)
-{
-    struct testpeer *peer = testpeer_new(embed), *writer = testpeer_opened(embed, false);
-    const struct table *table = embed_table(embed, "t");
-    for (uint64_t version = 1; version < 20; version++) {
-        put(peer);
-        embed_settle(embed);
-        write_items(writer, "t", version, version * 100, 5);
-        assert_int_equal(table->in.size, 4); /* one waits, and is too old in the next round: it comes and goes */
-        assert_int_equal(table->n_waiting_items, 1);
-        assert_true(limiter_cursor(&table->limiter) == 4.0);
-    }
-    assert_int_equal(table->stats.stale, 18 * 5);
 }
 
 /* The items that leave for max_bytes are those that are too old, and a queue gets their places back. */

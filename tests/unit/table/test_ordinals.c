@@ -112,9 +112,8 @@ TEST(no_key_is_handed_out_while_an_item_bears_it)
 {
     struct ordinals self;
     static struct model model;
-    struct rng rng;
+    struct rng rng = naive_rng(__func__);
     memset(&model, 0, sizeof model);
-    rng_seed(&rng, naive_seed(__func__));
     ordinals_init(&self, 0);
     for (uint32_t step = 0; step < 100000; step++) {
         uint32_t s = (uint32_t)rng_below(&rng, SESSIONS), what = (uint32_t)rng_below(&rng, 10);

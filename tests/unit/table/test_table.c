@@ -1,35 +1,10 @@
 /* Tables through the embedded broker: what is kept, what goes, what is counted. */
 
-#include "tests/support/testpeer.h"
-
-static struct embed embed;
-static struct testpeer *peer;
-
-/* A table "t" of this flow style: "max_size: 5, remover: {kind: fifo}". */
-static void begin(const char *table)
-{
-    char tables[800];
-    snprintf(tables, sizeof tables, "  - {name: t, %s}\n", table);
-    embed_start(&embed, tables, NULL);
-    peer = testpeer_opened(&embed, false);
-}
-
-static int end(void **state)
-{
-    (void)state;
-    embed_stop(&embed);
-    return 0;
-}
-
-static struct table *table(void)
-{
-    return embed_table(&embed, "t");
-}
+#include "tests/support/one_table.h"
 
 static void insert(uint64_t key, double priority)
 {
-    testpeer_insert(peer, "t", key, 1, priority);
-    embed_settle(&embed);
+    testpeer_inserted(peer, "t", key, 1, priority);
 }
 
 static bool has(uint64_t key)
@@ -61,25 +36,6 @@ TEST(a_negative_exponent_removes_low_priorities, NULL, end)
     for (uint64_t key = 1; key <= 400; key++)
         high += has(key) && key % 2 == 0;
     assert_true(high >= 97);
-}
-
-/* ---- order ---- */
-
-TEST(heaps_follow_updates, NULL, end)
-{
-    begin("max_size: 10, sampler: {kind: max_heap}, limiter: {kind: none}");
-    for (uint64_t key = 1; key <= 5; key++)
-        insert(key, (double)key);
-    assert_int_equal(sample_one(), 5);
-    static const uint64_t keys[] = {2, 77, 5};
-    static const double priorities[] = {50, 1, 0};
-    struct testpeer_answer *answer = testpeer_update(peer, "t", 3, keys, priorities);
-    assert_int_equal(answer->status, RP_OK);
-    assert_int_equal(answer->reply->change->applied, 2);
-    assert_int_equal(answer->reply->change->missing, 1);
-    assert_int_equal(sample_one(), 2);
-    assert_int_equal(table()->stats.updates, 2);
-    assert_int_equal(table()->stats.updates_missing, 1);
 }
 
 /* ---- what may not be done ---- */
@@ -196,6 +152,10 @@ TEST(a_pause_holds_back_both_sides_until_it_ends, NULL, end)
     uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
     assert_int_equal(waiting(), 3);
     assert_null(testpeer_poll(peer, id));
+    const Replay__WhyReply *why = testpeer_why(peer);
+    assert_int_equal(why->n_waits, 2); /* an insert and a sample */
+    for (uint32_t i = 0; i < 2; i++)
+        assert_has(why->waits[i]->text, "is paused");
     assert_int_equal(table()->limiter.changed_from, 0); /* settings that outlive the broker are as they were */
     assert_int_equal(TESTPEER_LIMIT(peer, "t", PAUSED, paused, false), RP_OK);
     assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
@@ -206,8 +166,7 @@ TEST(a_live_change_of_the_limiter_wakes_both_sides)
 {
     begin("max_size: 100, limiter: {kind: min_size, min_size: 10}");
     testpeer_insert(peer, "t", 1, 4, 1);
-    uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
-    assert_null(testpeer_poll(peer, id));
+    uint64_t id = testpeer_waits(peer, testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0));
     assert_int_equal(TESTPEER_LIMIT(peer, "t", MIN_SIZE, min_size, 4), RP_OK);
     assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
     assert_int_equal(TESTPEER_LIMIT(peer, "t", MIN_SIZE, min_size, 0), RP_INVALID_ARGUMENT);
@@ -282,8 +241,7 @@ TEST(listing_sees_each_item_once, NULL, end)
 TEST(a_fetch_gives_items_without_counting, NULL, end)
 {
     begin("max_size: 50, max_times_sampled: 2, limiter: {kind: queue}");
-    testpeer_insert(peer, "t", 1, 5, 3);
-    embed_settle(&embed);
+    testpeer_inserted(peer, "t", 1, 5, 3);
     static const uint64_t keys[] = {4, 99, 2};
     for (int round = 0; round < 3; round++) {
         struct testpeer_answer *answer = testpeer_fetch(peer, "t", 3, keys);
@@ -363,12 +321,7 @@ TEST(information_counts_episodes, NULL, end)
 TEST(staleness_is_counted_in_versions, NULL, end)
 {
     begin("max_size: 50, sampler: {kind: fifo}, limiter: {kind: none}");
-    for (uint32_t v = 0; v < 5; v++) {
-        Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
-        put.name = "policy";
-        TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
-        testpeer_await(peer, testpeer_ask_with(peer, &request, 0, "x", 1));
-    }
+    testpeer_await(peer, testpeer_put(peer, "policy", 5, "x", 1));
     peer->policy = 2;
     insert(1, 1);
     testpeer_sampled(peer, "t", 10);

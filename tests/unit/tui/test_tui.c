@@ -77,11 +77,11 @@ TEST(full_sheet)
     struct canvas canvas = {.style = &style};
     struct text out = {0};
     for (uint32_t i = 0; i < CANVAS_MAX; i++)
-        assert_non_null(canvas_row(&canvas, 1000, "x"));
-    assert_null(canvas_row(&canvas, 0, "x"));
-    assert_null(canvas_cursor(&canvas, 0, "x", 0, -1, 1));
+        line_put(canvas_row(&canvas, 1000, "x"), TINT_NONE, "shown");
+    canvas_cursor(&canvas, 0, "x", 0, -1, 1);
     canvas_wrapped(&canvas, 0, "x", TINT_NONE, "a text", 3);
     canvas_write(&canvas, &out);
+    assert_int_equal(out.size, CANVAS_MAX * strlen(" x         shown\n"));
     text_fini(&out);
 }
 

@@ -69,18 +69,24 @@ static void add_wait(struct world *self, char *kind, char *table, char *text, ui
     wait->waited_ns = ns;
 }
 
+static const struct why *explained(const struct world *self)
+{
+    static struct why why;
+    why_explain(&self->facts, &why);
+    return &why;
+}
+
 static void expect(const struct world *self, enum why_cause cause, enum why_side blocked, bool bad)
 {
-    struct why why;
-    why_explain(&self->facts, &why);
-    if (why.cause != cause)
-        print_message("%s: %s\n", why_cause_names[why.cause], why.text);
-    assert_int_equal(why.cause, cause);
-    assert_int_equal(why.blocked, blocked);
-    assert_int_equal(why.bad, bad);
-    assert_true(strlen(why.text) > 10);
-    assert_int_equal(why.text[strlen(why.text) - 1], '.');
-    assert_null(strstr(why.text, ".."));
+    const struct why *why = explained(self);
+    if (why->cause != cause)
+        print_message("%s: %s\n", why_cause_names[why->cause], why->text);
+    assert_int_equal(why->cause, cause);
+    assert_int_equal(why->blocked, blocked);
+    assert_int_equal(why->bad, bad);
+    assert_true(strlen(why->text) > 10);
+    assert_int_equal(why->text[strlen(why->text) - 1], '.');
+    assert_has_not(why->text, "..");
 }
 
 CASE(nobody_waits)
@@ -133,19 +139,16 @@ CASE(shards)
     }
     all.shard = list;
     all.n_shard = 3;
-    struct why why;
     f->facts.run = NULL;
     f->info.shards = &all;
     expect(f, WHY_NOTHING, WHY_NOBODY, false);
     add_wait(f, "permit", "replay", "shard 0: needs 3 more inserts", SECOND / 100);
     add_wait(f, "permit", "replay", "shard 1: needs 2 more inserts", SECOND / 50);
     expect(f, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
-    why_explain(&f->facts, &why);
-    assert_non_null(strstr(why.text, "1 sampler waits")); /* at two shards */
-    assert_non_null(strstr(why.advice, "ratio"));
+    assert_has(explained(f)->text, "1 sampler waits"); /* at two shards */
+    assert_has(explained(f)->advice, "ratio");
     f->limiter.kind = "min_size";
-    why_explain(&f->facts, &why);
-    assert_null(strstr(why.advice, "ratio"));
+    assert_has_not(explained(f)->advice, "ratio");
     shards[2].problem = "shard 2 at tcp://b:7600 does not answer for 3 s";
     expect(f, WHY_SHARD, WHY_NOBODY, true);
     shards[0].problem = "shard 0 at tcp://a:7600 does not answer for 2 s";
@@ -155,15 +158,12 @@ CASE(shards)
 /* Both sides wait, and neither is the cause; somebody who looks at a broker alone is told another command. */
 CASE(a_pause)
 {
-    struct why why;
     add_wait(f, "insert", "replay", "the table is paused", 9 * SECOND);
     f->limiter.paused = true;
     expect(f, WHY_PAUSED, WHY_NOBODY, false);
-    why_explain(&f->facts, &why);
-    assert_non_null(strstr(why.advice, "replay-launch ask go"));
+    assert_has(explained(f)->advice, "replay-launch ask go");
     f->facts.run = NULL;
-    why_explain(&f->facts, &why);
-    assert_non_null(strstr(why.advice, "replay-ctl limiter replay go"));
+    assert_has(explained(f)->advice, "replay-ctl limiter replay go");
 }
 
 CASE(trouble)
@@ -186,12 +186,10 @@ CASE(trouble)
 
 CASE(too_few_items)
 {
-    struct why why;
     f->table.size = 400;
     add_wait(f, "sample", "replay", "needs 600 more items (min_size 1000)", 8 * SECOND);
     expect(f, WHY_FILLING, WHY_SIDE_LEARNERS, false);
-    why_explain(&f->facts, &why);
-    assert_non_null(strstr(why.advice, "6 s")); /* 600 items at 100 a second */
+    assert_has(explained(f)->advice, "6 s"); /* 600 items at 100 a second */
     f->table.max_size = 500;
     expect(f, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
     f->table.max_size = 100000;
@@ -221,7 +219,6 @@ CASE(machine)
 
 CASE(network)
 {
-    struct why why;
     add_wait(f, "network", "", "its data takes 200 ms to the broker", SECOND / 2);
     expect(f, WHY_NOTHING, WHY_NOBODY, false); /* that passes */
     f->list[0].waited_ns = 2 * SECOND;
@@ -233,16 +230,14 @@ CASE(network)
     expect(f, WHY_NETWORK, WHY_SIDE_ACTORS, false);
     add_wait(f, "network", "", "its data takes 300 ms to the broker", 2 * SECOND);
     f->list[2].rate = 0.5e6;
-    why_explain(&f->facts, &why);
-    assert_true(why.cause == WHY_NETWORK && why.network_rate == 2e6);
+    assert_near(explained(f)->network_rate, 2e6, 0);
+    expect(f, WHY_NETWORK, WHY_SIDE_ACTORS, false);
     f->list[2].rate = NAN;
-    why_explain(&f->facts, &why);
-    assert_true(why.network_rate == 1.5e6);
+    assert_near(explained(f)->network_rate, 1.5e6, 0);
     f->list[1].kind = "insert"; /* the table takes no more: that more data arrives would not help */
     f->run.actor_idle = 0.5;
     expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
-    why_explain(&f->facts, &why);
-    assert_true(isnan(why.network_rate));
+    assert_near(explained(f)->network_rate, NAN, 0);
 }
 
 CASE(lost_hosts)
@@ -269,22 +264,26 @@ CASE(lost_hosts)
 /* The verdict that a launcher has written, as others read it. */
 TEST(status)
 {
-    char text[512];
     struct why why;
-    static const char form[] = "{\"unix_s\": %lld, \"cause\": \"%s\", \"waits\": \"%s\", \"advice\": \"Wait.\", "
-                               "\"blocked\": \"actors\", \"blocked_table\": \"replay\", \"bad\": true}";
-    snprintf(text, sizeof text, form, (long long)time(NULL), "hosts", "A host is lost.");
-    assert_true(why_read_status(text, &why));
+    const struct {
+        long long age_s;
+        const char *cause, *waits;
+        bool good;
+    } rows[] = {{60, "hosts", "A host is lost.", false}, /* its launcher does not work */
+                {0, "moon", "Full moon.", false},
+                {0, "hosts", "", false},
+                {0, "hosts", "A host is lost.", true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(
+            why_read_status(textf("{\"unix_s\": %lld, \"cause\": \"%s\", \"waits\": \"%s\", \"advice\": \"Wait.\", "
+                                  "\"blocked\": \"actors\", \"blocked_table\": \"replay\", \"bad\": true}",
+                                  (long long)time(NULL) - rows[i].age_s, rows[i].cause, rows[i].waits),
+                            &why),
+            rows[i].good);
     assert_true(why.cause == WHY_HOSTS && why.blocked == WHY_SIDE_ACTORS && why.bad);
     assert_string_equal(why.text, "A host is lost.");
     assert_string_equal(why.advice, "Wait.");
     assert_string_equal(why.table, "replay");
-    snprintf(text, sizeof text, form, (long long)time(NULL) - 60, "hosts", "A host is lost.");
-    assert_false(why_read_status(text, &why)); /* its launcher does not work */
-    snprintf(text, sizeof text, form, (long long)time(NULL), "moon", "Full moon.");
-    assert_false(why_read_status(text, &why));
-    snprintf(text, sizeof text, form, (long long)time(NULL), "hosts", "");
-    assert_false(why_read_status(text, &why));
     static const char *const wrong[] = {"", "[]", "{}", "{\"cause\": 5, \"unix_s\": \"now\", \"waits\": {}}",
                                         "{\"cause\""};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)

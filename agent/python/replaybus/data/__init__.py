@@ -142,15 +142,10 @@ def _rows_of(item: _Stored, table: str) -> tuple[list[dict], bool]:
             if any(np.shape(leaf)[:1] != reward.shape[:1] for leaf in nest.flatten(nest.node_of(value), value)):
                 raise InvalidArgument(f"an item of table '{table}' has {len(reward)} rewards and not as many rows of '{name}': an export needs "
                                       "sequences, or transitions with one reward")
-        rows = [{name: _at(value, t) for name, value in fields.items()} for t in range(len(reward))]
+        rows = [nest.mapped(lambda leaf: leaf[t], fields) for t in range(len(reward))]
     for row in rows:
         row["done"] = bool(np.all(row["discount"] == 0)) if "discount" in row else bool(np.any(row.get("terminated", False)))
     return rows, "next_observation" in fields
-
-
-def _at(value: Any, t: int) -> Any:
-    node = nest.node_of(value)
-    return nest.pack(node, iter([leaf[t] for leaf in nest.flatten(node, value)]))
 
 
 def _episodes(items: Iterator[_Stored], table: str) -> Iterator[_Episode]:

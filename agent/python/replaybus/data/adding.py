@@ -56,11 +56,11 @@ class Adder:
             except (ValueError, KeyError, TypeError):
                 raise place.wrong(row.place, f"'{name}' has another structure than in table '{self._table}': {known[name]}") from None
             leaves = zip(nest.names(node), nest.flatten(node, value), fields)
-            spec[name] = nest.pack(node, iter([Field(self._dtype(name, path, leaf, field), np.shape(leaf)) for path, leaf, field in leaves]))
+            spec[name] = nest.pack(node, [Field(self._dtype(name, path, leaf, field), np.shape(leaf)) for path, leaf, field in leaves])
         spec.update(reward=Field("float32"), discount=Field("float32"))
         if self._whole:
             spec["step_type"] = Field("uint8")
-        self._zeros = {name: _map(lambda field: np.zeros(field.shape, field.dtype), part) for name, part in spec.items()}
+        self._zeros = {name: nest.mapped(lambda field: np.zeros(field.shape, field.dtype), part, leaf=(Field,)) for name, part in spec.items()}
         self._spec = spec
         self._writer = self._sequences or self._client.writer(spec, keep_alive=max(self._n, self._whole) + 1)
 
@@ -76,7 +76,7 @@ class Adder:
     def _cast(self, place: Place, row: Row, name: str, value: Any) -> Any:
         """A value of the row in the element types of its column."""
         try:
-            return _map(_fit, self._spec[name], value)
+            return nest.mapped(_fit, self._spec[name], value, leaf=(Field,))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise place.wrong(row.place, f"'{name}' does not fit: {error}; mend the file, or choose the element type of an empty "
                               f"table with --dtype {name}=float32") from None
@@ -184,7 +184,7 @@ class Adder:
     def _sequence(self, ends: bool, last: Any) -> None:
         """Adds the newest step, now that it is known whether the episode ends with it."""
         if self._held is not None:
-            rows, last = (_map(lambda value: np.asarray(value)[None], part) if part is not None else None for part in (self._held, last))
+            rows, last = (nest.mapped(lambda value: np.asarray(value)[None], part) if part is not None else None for part in (self._held, last))
             self.items += self._sequences.add(rows, truncated=np.array([ends]), last=last)
         self._held = None
 
@@ -199,7 +199,7 @@ class Adder:
             columns = self._writer.columns
             if not self._whole:
                 columns["next_observation"] = columns["observation"]
-            slices = {name: _map(lambda column, name=name: slice_of(column.index, name), part) for name, part in columns.items()}
+            slices = {name: nest.mapped(lambda column, name=name: slice_of(column.index, name), part) for name, part in columns.items()}
             selection = self._selections[key] = self._writer.select(slices)
         self._writer.item(self._table, 1.0, selection)
         self.items += 1
@@ -212,12 +212,6 @@ class Adder:
             finally:
                 self._writer.close()
         return Counts(self.steps, self.episodes, self.items, self.dropped)
-
-
-def _map(function: Any, part: Any, *others: Any) -> Any:
-    """The structure with the results of the function in the place of its values."""
-    node = nest.node_of(part, (Field,))
-    return nest.pack(node, map(function, nest.flatten(node, part), *(nest.flatten(node, other) for other in others)))
 
 
 def _fit(field: Field, value: Any) -> np.ndarray:

@@ -122,7 +122,7 @@ def _each(columns: Any, n: int) -> Iterator[Any]:
     for start in range(0, n, at_once):
         blocks = [leaf.read(start, min(at_once, n - start)) for leaf in leaves]
         for values in zip(*blocks):
-            yield nest.pack(node, iter(values))
+            yield nest.pack(node, values)
 
 
 def _group_rows(tree: dict, name: str, number: Optional[int]) -> Iterator[Row]:
@@ -223,7 +223,7 @@ def _csv_plan(place: Place, header: list[str]) -> dict[str, Any]:
             if len({len(index) for index in cells}) > 1 or len(cells) != int(np.prod(shape)):
                 raise place.wrong("line 1", f"the columns of '{field}' do not make up an array: name them {field}[0], {field}[1] and so on")
             parts[part] = np.array([cells[index] for index in np.ndindex(*shape)]).reshape(shape)
-        plan[field] = nest.pack(nest.node_of_names(tuple(parts)), iter(parts.values())) if "" not in parts else parts[""]
+        plan[field] = nest.pack(nest.node_of_names(tuple(parts)), parts.values()) if "" not in parts else parts[""]
     if "observation" not in plan or "action" not in plan:
         raise place.wrong("line 1", f"there is no column 'observation' or 'action' among {', '.join(header)[:200]}: name the columns "
                           "observation[0], observation[1], action, reward, terminated, truncated")
@@ -246,7 +246,7 @@ def _cells(plan: Any, cells: list[str], field: str) -> Any:
         if not any(texts):
             return None
         parts.append(np.array([text if field == "episode" else _number(text) for text in texts]).reshape(where.shape))
-    return nest.pack(node, iter(parts))
+    return nest.pack(node, parts)
 
 
 def _parsed(place: Place, lines: Any) -> Iterator[list[str]]:
@@ -345,11 +345,8 @@ def _steps(episode: dict) -> Iterator[dict]:
     """The rows of an episode: {field: value}. The last may be an observation alone."""
     leaves = nest.flatten(nest.node_of(episode["observation"]), episode["observation"])
     for t in range(len(leaves[0])):
-        yield {field: _at(part, t) for field, part in episode.items() if t < len(episode["reward"]) or field == "observation"}
-
-
-def _at(part: Any, t: int) -> Any:
-    return {name: _at(value, t) for name, value in part.items()} if isinstance(part, dict) else part[t]
+        step = {field: part for field, part in episode.items() if t < len(episode["reward"]) or field == "observation"}
+        yield nest.mapped(lambda leaf: leaf[t], step)
 
 
 class JsonlWriter:

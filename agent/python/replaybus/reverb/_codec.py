@@ -1,12 +1,11 @@
-"""Values that the broker has no element type or shape for: strings, and arrays without elements.
+"""Values that the broker has no element type for: strings.
 
-A string travels as uint8 with its length in front, an array without elements as a single byte. The field's name ends in what
-it takes to read the value: ``%string``, or ``%empty:float32:0x3``.
+A string travels as uint8 with its length in front. The field's name ends in what it takes to read the value: ``%string``.
 
 >>> value = encode("name", np.array(["ab", "c"]))
 >>> value.array.shape, value.suffix
 ((2, 16), '%string')
->>> decode(*split("greeting%string"), value.array)
+>>> decode(value.suffix, value.array)
 array([b'ab', b'c'], dtype=object)
 """
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, Sequence
 import numpy as np
 
 STRINGS = np.dtype(object)
+_STRING = "%string"
 _LENGTH = 4  # bytes in front of a string
 _NARROWEST = 16
 
@@ -29,8 +29,8 @@ class Value(NamedTuple):
     suffix: str = ""
 
 
-def encode(name: str, value: Any) -> Value:
-    """A value of a step. Copies it."""
+def encode(name: Any, value: Any) -> Value:
+    """A value of a step. Copies it. name: what messages call it."""
     if isinstance(value, (str, bytes)):
         return _encode_strings(name, np.array(value, dtype=object))
     try:
@@ -41,22 +41,17 @@ def encode(name: str, value: Any) -> Value:
         return _encode_strings(name, array)
     if array.dtype.kind not in "biufc":
         raise ValueError(f"'{name}' is {array.dtype}, and items hold numbers, booleans and strings")
-    if not array.size:
-        suffix = f"%empty:{array.dtype.name}:{'x'.join(map(str, array.shape))}"
-        return Value(np.zeros(1, np.uint8), array.dtype, array.shape, suffix)
     return Value(array, array.dtype, array.shape)
 
 
-def _encode_strings(name: str, array: np.ndarray) -> Value:
-    if not array.size:
-        return Value(np.zeros(1, np.uint8), STRINGS, array.shape, f"%empty:object:{'x'.join(map(str, array.shape))}")
+def _encode_strings(name: Any, array: np.ndarray) -> Value:
     strings = [_as_bytes(name, part) for part in array.reshape(-1)]
-    width = max(_NARROWEST, 1 << (max(map(len, strings)) + _LENGTH - 1).bit_length())  # few widths, hence few layouts
+    width = max(_NARROWEST, 1 << (max(map(len, strings), default=0) + _LENGTH - 1).bit_length())  # few widths, hence few layouts
     rows = b"".join((len(part).to_bytes(_LENGTH, "little") + part).ljust(width, b"\0") for part in strings)
-    return Value(np.frombuffer(rows, np.uint8).reshape(*array.shape, width), STRINGS, array.shape, "%string")
+    return Value(np.frombuffer(rows, np.uint8).reshape(*array.shape, width), STRINGS, array.shape, _STRING)
 
 
-def _as_bytes(name: str, value: Any) -> bytes:
+def _as_bytes(name: Any, value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
@@ -66,7 +61,7 @@ def _as_bytes(name: str, value: Any) -> bytes:
 
 def stack(rows: Sequence[np.ndarray], suffix: str) -> np.ndarray:
     """Rows of a column as one array. Strings of several widths get the greatest one."""
-    if suffix == "%string":
+    if suffix:
         width = max(row.shape[-1] for row in rows)
         rows = [np.pad(row, [(0, 0)] * (row.ndim - 1) + [(0, width - row.shape[-1])]) for row in rows]
     return np.stack(rows)
@@ -74,24 +69,14 @@ def stack(rows: Sequence[np.ndarray], suffix: str) -> np.ndarray:
 
 def split(name: str) -> tuple[str, str]:
     """A field's name without its suffix, and the suffix."""
-    for mark in ("%string", "%empty:"):
-        head, found, rest = name.rpartition(mark)
-        if found:
-            return head, found + rest
-    return name, ""
+    head = name.removesuffix(_STRING)
+    return head, name[len(head):]
 
 
-def decode(name: str, suffix: str, array: np.ndarray) -> np.ndarray:
+def decode(suffix: str, array: np.ndarray) -> np.ndarray:
     """A field as the program wrote it."""
     if not suffix:
         return array
-    if suffix == "%string":
-        return _decode_strings(array)
-    _, dtype, sizes = suffix.split(":")
-    return np.zeros(array.shape[:-1] + tuple(int(size) for size in sizes.split("x") if size), dtype)
-
-
-def _decode_strings(array: np.ndarray) -> np.ndarray:
     out = np.empty(array.shape[:-1], dtype=object)
     flat = out.reshape(-1)
     for i, row in enumerate(np.ascontiguousarray(array).reshape(-1, array.shape[-1])):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def _stacked(samples: list) -> Any:
     """Samples as one sample, whose arrays have a first dimension for the samples."""
     node = _structure.node_of(samples[0])
     columns = zip(*(nest.flatten(node, sample) for sample in samples))
-    return _structure.pack(node, map(np.stack, columns))
+    return nest.pack(node, map(np.stack, columns))
 
 
 class Iterable:
@@ -65,20 +65,12 @@ class Iterable:
                              "iterate over it")
 
 
-class _Form(NamedTuple):
-    """The structure, element types and shapes of samples. checked: the caller declared them, and samples must have them."""
-
-    node: nest.Node
-    specs: list[_structure.Spec]
-    checked: bool
-
-
-def _declared(dtypes: Any, shapes: Any) -> _Form:
+def _declared(dtypes: Any, shapes: Any) -> _structure.Signature:
     """The form that the caller declared. Lists become tuples, as in TensorFlow's datasets."""
     node = _structure.node_of(_as_tuples(dtypes))
     sizes = [None] * len(_structure.paths(node)) if shapes is None else _shapes(node, shapes)
-    return _Form(node, [_structure.Spec(name, dtype_name(dtype), shape_of(shape)) for name, dtype, shape in
-                        zip(_structure.names(node), nest.flatten(node, dtypes), sizes)], True)
+    return _structure.Signature(node, [_structure.Spec(name, dtype_name(dtype), shape_of(shape)) for name, dtype, shape in
+                                       zip(_structure.names(node), nest.flatten(node, dtypes), sizes)])
 
 
 def _as_tuples(value: Any) -> Any:
@@ -110,12 +102,6 @@ def _pair(dtype: Any, shape: Optional[tuple]) -> str:
     return f"(dtype, shape): ({tensor_name(dtype) if dtype != 'string' else dtype}, {tensor_shape(shape)})"
 
 
-def _agree(one: Optional[tuple], other: Optional[tuple]) -> bool:
-    """Whether a value can have both shapes."""
-    return one is None or other is None or (len(one) == len(other) and all(
-        a is None or b is None or a == b for a, b in zip(one, other)))
-
-
 def _check_options(in_flight: int, timeout_ms: int, **counts: int) -> None:
     if in_flight < 1:
         raise ValueError(f"max_in_flight_samples_per_worker must be 1 or more, not {in_flight}")
@@ -144,7 +130,8 @@ class Dataset(Iterable):
         self._request = Request(self._table, max_in_flight_samples_per_worker,
                                 None if rate_limiter_timeout_ms < 0 else rate_limiter_timeout_ms / 1000, max(max_samples, 0))
         self._flexible_batch_size = max(flexible_batch_size, 0)
-        self._form: Optional[_Form] = None if dtypes is None else _declared(dtypes, shapes)
+        self._form = None if dtypes is None else _declared(dtypes, shapes)
+        self._declared = dtypes is not None  # and samples must have this form
 
     @classmethod
     def from_table_signature(cls, server_address: str, table: str, max_in_flight_samples_per_worker: int,
@@ -162,7 +149,7 @@ class Dataset(Iterable):
             raise ValueError(f"Table {table} at {server_address} does not have a signature.")
         dataset = cls(server_address, table, None, None, max_in_flight_samples_per_worker, num_workers_per_iterator,
                       max_samples_per_stream, rate_limiter_timeout_ms, max_samples, flexible_batch_size=flexible_batch_size)
-        dataset._form = _Form(*signature, checked=False)
+        dataset._form = signature
         return dataset
 
     @property
@@ -171,8 +158,7 @@ class Dataset(Iterable):
         if self._form is None:
             raise ValueError("the dataset was made without dtypes: it takes items of any structure")
         info = SampleInfo(*(TensorSpec((), dtype) for dtype in _INFO))
-        return ReplaySample(info, _structure.pack(self._form.node, [
-            TensorSpec(spec.shape, object if spec.dtype == "string" else spec.dtype) for spec in self._form.specs]))
+        return ReplaySample(info, self._form.structure())
 
     def _data(self, names: tuple, fields: list, skip: int = 0) -> Any:
         """Fields in the form that is known, or in the structure in which they were written.
@@ -180,41 +166,41 @@ class Dataset(Iterable):
         skip: the number of dimensions before those of the form.
         """
         if self._form is None:
-            return _structure.pack(_structure.node_of_names(names), fields)
+            return nest.pack(_structure.node_of_names(names), fields)
         specs = self._form.specs
         if len(fields) != len(specs):
             raise ValueError(f"the items of table '{self._table}' have {len(fields)} fields, and {len(specs)} are expected")
-        if self._form.checked:
+        if self._declared:
             for spec, field in zip(specs, fields):
-                if spec.dtype != dtype_name(field.dtype) or not _agree(spec.shape, field.shape[skip:]):
+                if spec.dtype != dtype_name(field.dtype) or not _structure.agree(spec.shape, field.shape[skip:]):
                     raise ValueError(f"an item of table '{self._table}' does not have the declared form at '{spec.name}'. Specification "
                                      f"has {_pair(spec.dtype, spec.shape)}.  Tensor has {_pair(field.dtype, field.shape[skip:])}.")
-        return _structure.pack(self._form.node, fields)
+        return nest.pack(self._form.node, fields)
 
     def _check_signature(self) -> None:
         """Raises ValueError if the declared form contradicts the table's signature. Infos count among the tensors, but for the newest
         of them, times_sampled."""
-        signature, infos = self._client.specs(self._table), len(_INFO) - 1
-        if signature is None or self._form is None or not self._form.checked:
+        signature, infos = self._client.stored_signature(self._table), len(_INFO) - 1
+        if signature is None or not self._declared:
             return
-        if len(signature) != len(self._form.specs):
+        if len(signature.specs) != len(self._form.specs):
             raise ValueError(f"Inconsistent number of tensors requested from table '{self._table}'.  Requested "
-                             f"{infos + len(self._form.specs)} tensors, but table signature shows {infos + len(signature)} "
+                             f"{infos + len(self._form.specs)} tensors, but table signature shows {infos + len(signature.specs)} "
                              "tensors.")
-        for i, (want, have) in enumerate(zip(self._form.specs, signature)):
+        for i, (want, have) in enumerate(zip(self._form.specs, signature.specs)):
             if want.dtype != have.dtype or not self._may_be(want.shape, have.shape):
                 raise ValueError(f"Requested incompatible tensor at flattened index {infos + i} from table '{self._table}'.  "
                                  f"Requested {_pair(want.dtype, want.shape)}.  Signature {_pair(have.dtype, have.shape)}")
 
     def _may_be(self, want: Optional[tuple], have: Optional[tuple]) -> bool:
         """Whether a field of a signature can have the shape that was declared for it."""
-        return _agree(want, have)
+        return _structure.agree(want, have)
 
     def _requests(self, batch_size: int) -> Request:
         return self._request._replace(batch_size=self._flexible_batch_size or batch_size)
 
     def _samples(self) -> Iterator[ReplaySample]:
-        with translated():
+        with translated:
             self._check_signature()
             for item in sampled(self._client.native, self._requests(DEFAULT_BATCH)):
                 info = SampleInfo(*(dtype(value) for dtype, value in zip(_INFO, item.info)))

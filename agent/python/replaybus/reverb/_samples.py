@@ -42,7 +42,7 @@ class Item(NamedTuple):
         if len(values) != len(_structure.paths(node)):
             raise ValueError(f"item {self.info.key} has {len(values)} fields, and the signature of its table has "
                              f"{len(_structure.paths(node))}: sample it with unpack_as_table_signature=False")
-        return _structure.pack(node, values)
+        return nest.pack(node, values)
 
 
 DEFAULT_BATCH = 32
@@ -96,7 +96,7 @@ def block_of(batch: Batch) -> Block:
     fields = [_same_length(*parts) for parts in zip(names, batch.fields(), batch.field_lengths())]
     info = SampleInfo(batch.key, batch.probability, np.full(len(batch), batch.info["table_size"], np.int64), batch.priority,
                       batch.times_sampled.astype(np.int32))
-    return Block(names, info, [_codec.decode(*parts) for parts in zip(names, suffixes, fields)])
+    return Block(names, info, [_codec.decode(*parts) for parts in zip(suffixes, fields)])
 
 
 def _same_length(name: str, field: np.ndarray, lengths: Optional[np.ndarray]) -> np.ndarray:
@@ -117,4 +117,4 @@ def items(batch: Batch) -> Iterator[Item]:
         info = SampleInfo(int(batch.key[i]), float(batch.probability[i]), size, float(batch.priority[i]),
                           int(batch.times_sampled[i]))
         rows = [field[i, ...] if length is None else field[i, :length[i]] for field, length in zip(fields, lengths)]
-        yield Item(info, names, [_codec.decode(*parts) for parts in zip(names, suffixes, rows)])
+        yield Item(info, names, [_codec.decode(*parts) for parts in zip(suffixes, rows)])

@@ -14,15 +14,14 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any, Iterable, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from .. import nest
-from ..errors import DeadlineExceeded
 from .reverb_types import TensorSpec, dtype_name, shape_of
 
-SLOT = "replaybus.reverb"
+_MARK = "replaybus.reverb "
 LEAF = nest.LEAF
 _VALUES = frozenset((np.ndarray, int, float, bool, str, bytes, type(None)))
 names = functools.lru_cache(maxsize=1024)(nest.names)
@@ -78,11 +77,6 @@ def merged(old: Optional[nest.Node], new: nest.Node, value: Any) -> nest.Node:
     return nest.Node(new.kind, keys, tuple(parts[key] for key in keys), new.cls)
 
 
-def pack(node: nest.Node, values: Iterable[Any]) -> Any:
-    """The structure, filled with values in order."""
-    return nest.pack(node, iter(values))
-
-
 class Spec(NamedTuple):
     """The name, element type and shape of one value of a signature. None: any size, or any shape."""
 
@@ -91,16 +85,16 @@ class Spec(NamedTuple):
     shape: Optional[tuple]
 
 
-def _fits(want: Optional[tuple], got: tuple) -> bool:
-    return want is None or (len(want) == len(got) and all(w is None or w == g for w, g in zip(want, got)))
+def agree(one: Optional[tuple], other: Optional[tuple]) -> bool:
+    """Whether a value can have both shapes."""
+    return one is None or other is None or (len(one) == len(other) and all(
+        a is None or b is None or a == b for a, b in zip(one, other)))
 
 
-def check(table: str, specs: Optional[Sequence[Spec]], fields: Sequence[Spec]) -> None:
+def check(table: str, specs: Sequence[Spec], fields: Sequence[Spec]) -> None:
     """Raises ValueError if an item with these fields does not have the table's signature. Names do not count."""
-    if specs is None:
-        return
     same = len(specs) == len(fields) and all(
-        want.dtype == got.dtype and _fits(want.shape, got.shape) for want, got in zip(specs, fields))
+        want.dtype == got.dtype and agree(want.shape, got.shape) for want, got in zip(specs, fields))
     if not same:
         raise ValueError(f"the item does not have the signature of table '{table}': the signature is {_text(specs)}, "
                          f"the item is {_text(fields)}")
@@ -118,16 +112,31 @@ class Signature(NamedTuple):
 
     def structure(self) -> Any:
         """The structure with a TensorSpec in the place of each value."""
-        return pack(self.node, [TensorSpec(spec.shape, object if spec.dtype == "string" else spec.dtype)
-                                for spec in self.specs])
+        return nest.pack(self.node, [TensorSpec(spec.shape, object if spec.dtype == "string" else spec.dtype)
+                                     for spec in self.specs])
 
 
 class TableFacts(NamedTuple):
-    """What the broker does not store of a table: its signature and the settings of its selectors."""
+    """What the broker does not know of a table: its signature and the settings of its selectors. They are the table's metadata."""
 
     signature: Optional[Signature] = None
     sampler: Optional[dict] = None
     remover: Optional[dict] = None
+
+    def metadata(self) -> str:
+        """The text that the broker keeps; empty if it knows everything."""
+        if self.signature is None and all(list(selector) == ["kind"] for selector in (self.sampler, self.remover)):
+            return ""
+        signature = None if self.signature is None else [_plain(self.signature.node), [spec[1:] for spec in self.signature.specs]]
+        return _MARK + json.dumps([signature, self.sampler, self.remover], separators=(",", ":"))
+
+
+def facts_of(metadata: str) -> TableFacts:
+    """The facts in a table's metadata. A broker that was not started by this module has none."""
+    if not metadata.startswith(_MARK):
+        return TableFacts()
+    signature, sampler, remover = json.loads(metadata[len(_MARK):])
+    return TableFacts(_stored_signature(signature), sampler, remover)
 
 
 def signature_of(structure: Any) -> Optional[Signature]:
@@ -139,41 +148,12 @@ def signature_of(structure: Any) -> Optional[Signature]:
                             for name, leaf in zip(names(node), nest.flatten(node, structure))])
 
 
-class Facts(NamedTuple):
-    """What a server stores for its clients: facts by table, and the folder of its checkpoints."""
-
-    tables: dict = {}
-    checkpoints: Optional[str] = None
-
-    def of(self, table: str) -> TableFacts:
-        """The facts of a table."""
-        return self.tables.get(table, TableFacts())
-
-
-def publish(client: Any, facts: Facts) -> None:
-    """Stores the facts in a parameter slot of the broker."""
-    tables = {name: [None if table.signature is None else [_plain(table.signature.node), table.signature.specs],
-                     table.sampler, table.remover] for name, table in facts.tables.items()}
-    client.params.put(SLOT, json.dumps({"tables": tables, "checkpoints": facts.checkpoints}).encode())
-
-
-def lookup(client: Any) -> Facts:
-    """Reads the facts. A broker that was not started by this module has none."""
-    client.connect()  # a time-out of 0 does not wait for the connection
-    try:
-        stored = json.loads(bytes(client.params.get(SLOT, timeout=0).data))
-    except DeadlineExceeded:
-        return Facts()
-    return Facts({name: TableFacts(_stored_signature(signature), sampler, remover)
-                  for name, (signature, sampler, remover) in stored["tables"].items()}, stored["checkpoints"])
-
-
 def _stored_signature(stored: Optional[list]) -> Optional[Signature]:
     if stored is None:
         return None
-    node, specs = stored
-    return Signature(_from_plain(node), [Spec(name, dtype, None if shape is None else tuple(shape))
-                                         for name, dtype, shape in specs])
+    node = _from_plain(stored[0])
+    return Signature(node, [Spec(name, dtype, None if shape is None else tuple(shape))
+                            for name, (dtype, shape) in zip(names(node), stored[1])])
 
 
 def _plain(node: nest.Node) -> Optional[list]:

@@ -4,14 +4,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from typing import NamedTuple, Optional
-
-
-class CheckpointerInterface(NamedTuple):
-    """What a server needs to know of a checkpointer."""
-
-    path: str
-    fallback_path: Optional[str] = None
+from typing import Optional
 
 
 class DefaultCheckpointer:
@@ -22,10 +15,6 @@ class DefaultCheckpointer:
 
     def __init__(self, path: str, group: str = "", fallback_checkpoint_path: Optional[str] = None) -> None:
         self.path, self.group, self.fallback_checkpoint_path = path, group, fallback_checkpoint_path
-
-    def internal_checkpointer(self) -> CheckpointerInterface:
-        """The folders: one for checkpoints, and one whose checkpoints are taken if that has none."""
-        return CheckpointerInterface(self.path, self.fallback_checkpoint_path)
 
     def prepare(self) -> None:
         """Makes the folder. If it has no checkpoints, copies those of the fallback folder."""
@@ -41,6 +30,4 @@ class TempDirCheckpointer(DefaultCheckpointer):
         super().__init__(tempfile.mkdtemp(prefix="replaybus-checkpoint-"))
 
 
-def default_checkpointer() -> DefaultCheckpointer:
-    """The checkpointer of a server that is given none."""
-    return TempDirCheckpointer()
+default_checkpointer = TempDirCheckpointer  # of a server that is given none

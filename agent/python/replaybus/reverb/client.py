@@ -1,10 +1,8 @@
 """A connection to a server: inserting, sampling, changing priorities, and looking."""
 from __future__ import annotations
 
-import math
 import os
 import threading
-import time
 from typing import Any, Generator, Mapping, Optional, Sequence, Union
 
 import numpy as np
@@ -13,7 +11,6 @@ from .. import client as native
 from .. import errors as native_errors
 from .. import nest
 from . import _codec, _structure
-from ._inner import InnerWriter
 from ._items import ItemWriter, Rows
 from ._samples import Request, sampled
 from .errors import DeadlineExceededError, translated
@@ -24,7 +21,6 @@ from .trajectory_writer import TrajectoryWriter
 from .writer import Writer
 
 SAMPLES_IN_FLIGHT = 64
-NO_FACTS_SECONDS = 1.0
 
 
 def _endpoint(address: str) -> str:
@@ -46,8 +42,7 @@ class Client:
         self._server_address = server_address
         self.native = native.Client(_endpoint(server_address))
         self._local = threading.local()  # of each thread, so that an insert that waits for its table stops no other one
-        self._known: Optional[_structure.Facts] = None
-        self._known_until = 0.0
+        self._known: Optional[dict[str, _structure.TableFacts]] = None  # by table
 
     def __repr__(self) -> str:
         return f"Client, server_address={self._server_address}"
@@ -60,12 +55,14 @@ class Client:
         """The address that the client was made with."""
         return self._server_address
 
-    def _facts(self) -> _structure.Facts:
-        """What the server has stored for its clients. A server that has stored nothing may be about to: ask it again later."""
-        if self._known is None or time.monotonic() > self._known_until:
-            self._known = _structure.lookup(self.native)
-            self._known_until = math.inf if self._known.tables else time.monotonic() + NO_FACTS_SECONDS
-        return self._known
+    def _facts(self, table: str) -> _structure.TableFacts:
+        """What a table was made with, as the server said when it was first asked, or in the last server_info."""
+        if self._known is None:
+            self._learn(self.native.info())
+        return self._known.get(table, _structure.TableFacts())
+
+    def _learn(self, state: Mapping[str, Any]) -> None:
+        self._known = {table["name"]: _structure.facts_of(table.get("metadata", "")) for table in state["tables"]}
 
     def signature(self, table: str) -> Any:
         """The signature of a table, with a TensorSpec for each value; None if it has none."""
@@ -74,13 +71,8 @@ class Client:
 
     def stored_signature(self, table: str) -> Optional[_structure.Signature]:
         """The signature of a table as the server stores it; None if it has none."""
-        with translated():
-            return self._facts().of(table).signature
-
-    def specs(self, table: str) -> Optional[Sequence[_structure.Spec]]:
-        """The values of a table's signature; None if it has none."""
-        signature = self.stored_signature(table)
-        return None if signature is None else signature.specs
+        with translated:
+            return self._facts(table).signature
 
     # ---- writing
 
@@ -96,8 +88,10 @@ class Client:
         specs = [_structure.Spec(name, dtype_name(row.dtype), row.shape) for name, row in zip(names, rows)]
         fields = [Rows(name + row.suffix, row.array[np.newaxis], False) for name, row in zip(names, rows)]
         for table in priorities:
-            _structure.check(table, self.specs(table), specs)
-        with translated():
+            wanted = self.stored_signature(table)
+            if wanted is not None:
+                _structure.check(table, wanted.specs, specs)
+        with translated:
             writer = self._insert_writer()
             for table, priority in priorities.items():
                 writer.create(table, float(priority), fields)
@@ -113,7 +107,7 @@ class Client:
     def writer(self, max_sequence_length: int, delta_encoded: bool = False, chunk_length: Optional[int] = None,
                max_in_flight_items: Optional[int] = 25) -> Writer:
         """A writer whose items are the last steps, at most max_sequence_length. delta_encoded is accepted and not needed."""
-        with translated():
+        with translated:
             return Writer(self, max_sequence_length, chunk_length, max_in_flight_items)
 
     def trajectory_writer(self, num_keep_alive_refs: int, *, get_signature_timeout_ms: Optional[int] = 3000
@@ -121,7 +115,7 @@ class Client:
         """A writer whose items are selections of the newest num_keep_alive_refs steps."""
         if num_keep_alive_refs < 1:
             raise ValueError(f"num_keep_alive_refs must be 1 or more, not {num_keep_alive_refs}")
-        return TrajectoryWriter(InnerWriter(self, num_keep_alive_refs))
+        return TrajectoryWriter(self, num_keep_alive_refs)
 
     def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
         """A writer whose items are made by rules: what structured_writer.create_config makes."""
@@ -139,7 +133,7 @@ class Client:
         """
         if num_samples < 1:
             raise ValueError(f"num_samples must be 1 or more, not {num_samples}")
-        with translated():
+        with translated:
             signature = self.stored_signature(table) if unpack_as_table_signature else None
             node = None if signature is None else signature.node
             for item in sampled(self.native, Request(table, min(num_samples, SAMPLES_IN_FLIGHT), max_samples=num_samples)):
@@ -150,7 +144,7 @@ class Client:
     def mutate_priorities(self, table: str, updates: Optional[Mapping[int, float]] = None,
                           deletes: Optional[Sequence[int]] = None) -> None:
         """Sets priorities by key, then deletes keys. Keys that are not in the table are ignored."""
-        with translated():
+        with translated:
             if updates:
                 keys = np.fromiter(updates.keys(), np.uint64, len(updates))
                 self.native.update(table, keys, np.fromiter(updates.values(), np.float64, len(updates)))
@@ -159,20 +153,19 @@ class Client:
 
     def reset(self, table: str) -> None:
         """Removes all items of a table and sets its limiter to zero."""
-        with translated():
+        with translated:
             self.native.reset(table)
 
     def server_info(self, timeout: Optional[float] = None) -> dict[str, TableInfo]:
         """The state of every table, by name. ``timeout``, in seconds, covers the connection, too."""
-        with translated():
+        with translated:
             try:
                 self.native.connect(timeout)
                 state = self.native.info(timeout=timeout)
             except native_errors.Unavailable as error:
                 raise DeadlineExceededError(str(error)) from error
-            self._known = None  # a new server at the same address may have other tables
-            facts = self._facts()
-        return {table["name"]: self._table_info(table, facts.of(table["name"])) for table in state["tables"]}
+        self._learn(state)  # a new server at the same address may have other tables
+        return {table["name"]: self._table_info(table, self._facts(table["name"])) for table in state["tables"]}
 
     def _table_info(self, table: Mapping[str, Any], facts: _structure.TableFacts) -> TableInfo:
         return table_info(table, facts.sampler or {"kind": table["sampler"]}, facts.remover or {"kind": table["remover"]},
@@ -180,6 +173,5 @@ class Client:
 
     def checkpoint(self) -> str:
         """Stores the whole state of the server, and returns the folder of its checkpoints."""
-        with translated():
-            self.native.checkpoint()
-            return self._facts().checkpoints or ""
+        with translated:
+            return self.native.checkpoint().folder

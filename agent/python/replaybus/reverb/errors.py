@@ -36,7 +36,7 @@ _CLASSES = {
 
 
 class _Translated:
-    """A block that turns errors of replaybus into errors of this module."""
+    """The block ``with translated:`` turns errors of replaybus into errors of this module."""
 
     def __enter__(self) -> None:
         pass
@@ -46,12 +46,7 @@ class _Translated:
             raise _CLASSES.get(kind, ReverbError)(str(error)) from error
 
 
-_TRANSLATED = _Translated()
-
-
-def translated() -> _Translated:
-    """The block ``with translated():`` turns errors of replaybus into errors of this module."""
-    return _TRANSLATED
+translated = _Translated()
 
 
 def needs_tensorflow(what: str, instead: str) -> NotImplementedError:

@@ -51,10 +51,9 @@ class PatternDataset(Dataset):
             ends = bool(self._is_end(step))
             for at_end in (False, True)[:1 + ends]:
                 for i, config in enumerate(self._configs):
-                    state = State(count - 1, since[i], at_end, history[-1].__getitem__)
-                    if config.at_end == at_end and len(history) >= config.rows and all(test.holds(state) for test in config.conditions):
+                    if config.applies(State(count - 1, since[i], at_end, history[-1].__getitem__), len(history)):
                         since[i] = 0
-                        yield _structure.pack(config.node, [self._field(history, part) for part in config.nodes])
+                        yield nest.pack(config.node, [self._field(history, part) for part in config.nodes])
             if ends and self._bounded:
                 history.clear()
                 since, count = [0] * len(self._configs), 0

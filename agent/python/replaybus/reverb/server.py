@@ -16,6 +16,8 @@ from .client import Client
 from .errors import translated
 from .reverb_types import RateLimiterInfo, TableInfo, options_of
 
+_METADATA_MOST = 65536  # bytes that the broker keeps for a table
+
 
 class Table:
     """A table of a server: which items it gives, which it removes, how many it holds, and when it makes callers wait.
@@ -35,6 +37,9 @@ class Table:
         self._arguments = dict(name=name, sampler=sampler, remover=remover, max_size=max_size, rate_limiter=rate_limiter,
                                max_times_sampled=max_times_sampled, extensions=tuple(extensions), signature=signature)
         self.facts = _structure.TableFacts(_structure.signature_of(signature), sampler.config, remover.config)
+        size = len(self.facts.metadata())
+        if size > _METADATA_MOST:
+            raise ValueError(f"the signature of table '{name}' takes {size} bytes; it may take {_METADATA_MOST}: use fewer or shorter names")
         self._client: Optional[Client] = None
 
     @classmethod
@@ -61,7 +66,8 @@ class Table:
         more = {"extensions": list(a["extensions"])} if a["extensions"] else {}
         size = min(a["max_size"], getattr(a["rate_limiter"], "size", a["max_size"]))  # a queue is as long as its table
         return native.Table(a["name"], sampler=a["sampler"].config, remover=a["remover"].config, max_size=size,
-                            limiter=a["rate_limiter"].config, max_times_sampled=max(a["max_times_sampled"], 0), **more)
+                            limiter=a["rate_limiter"].config, max_times_sampled=max(a["max_times_sampled"], 0),
+                            metadata=self.facts.metadata(), **more)
 
     def replace(self, **changes: Any) -> "Table":
         """A new table with some of the constructor's arguments changed."""
@@ -115,14 +121,6 @@ class Server(Closing):
     from this machine; ``host="0.0.0.0"`` accepts connections from everywhere. ``journal`` keeps, in the
     checkpointer's folder, every item that was confirmed. ``config`` takes further keys of docs/CONFIG.md. Without a checkpointer,
     checkpoints go to a temporary folder, which stays if a client has asked for one.
-
-    >>> import replaybus.reverb as reverb
-    >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
-    >>> client = reverb.Client(f"localhost:{server.port}")
-    >>> client.insert([1.0, 2.0], {"queue": 1.0})
-    >>> [value.tolist() for value in next(client.sample("queue"))[0].data]
-    [1.0, 2.0]
-    >>> server.stop()
     """
 
     def __init__(self, tables: Optional[Sequence[Table]] = None, port: Optional[int] = None,
@@ -141,7 +139,7 @@ class Server(Closing):
         if host != "127.0.0.1":
             settings = {"service": f"tcp://{host}:{port or 0}", "ingest": f"tcp://{host}:0", "events": f"tcp://{host}:0",
                         **settings}
-        with translated():
+        with translated:
             try:
                 server = native.Server([table.config for table in tables], port=port, checkpoint=checkpointer.path,
                                        journal=checkpointer.path if journal else None, mode=mode, config=settings)
@@ -152,8 +150,6 @@ class Server(Closing):
             self._end = weakref.finalize(self, _end, os.getpid(), server, checkpointer.path if own else None)
             self._port = int(server.endpoint.rpartition(":")[2])
             self._client = self.localhost_client()
-            facts = _structure.Facts({table.name: table.facts for table in tables}, str(checkpointer.path))
-            _structure.publish(self._client.native, facts)
         for table in tables:
             table._client = self._client
         self._stopped = threading.Event()
@@ -172,7 +168,7 @@ class Server(Closing):
     def stop(self) -> None:
         """Stops the broker. Clients that wait for it go on waiting: a new server at the same port can serve them."""
         if self._end.alive:
-            with translated():
+            with translated:
                 self._client.native.close()
                 self._end()
             self._stopped.set()

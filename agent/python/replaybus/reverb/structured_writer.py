@@ -16,7 +16,6 @@ import numpy as np
 
 from .. import nest
 from . import _structure
-from ._inner import ColumnError, InnerWriter
 from .reverb_types import TensorSpec, dtype_name, shape_of
 from .trajectory_writer import TrajectoryWriter
 
@@ -88,16 +87,13 @@ class _Value:
     def __init__(self, read: Callable[[State], Any]) -> None:
         self._read = read
 
-    def _compare(self, compare: Callable[[Any, Any], bool], number: Any) -> _Test:
-        return _Test(lambda state: bool(np.all(compare(self._read(state), number))))
-
     def __mod__(self, number: int) -> "_Value":
         if number < 1:
             raise ValueError(f"the divisor must be 1 or more, not {number}")
         return _Value(lambda state: self._read(state) % number)
 
     def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[["_Value", Any], Any]:  # type: ignore[misc]  # of the class body
-        return lambda self, number: self._compare(compare, number)
+        return lambda self, number: _Test(lambda state: bool(np.all(compare(self._read(state), number))))
 
     __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)  # type: ignore[assignment]
     __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
@@ -132,7 +128,7 @@ class Condition:
 
 def _mapped(structure: Any, make: Callable[[tuple], Any]) -> Any:
     node = _structure.node_of(structure)
-    return _structure.pack(node, map(make, _structure.paths(node)))
+    return nest.pack(node, map(make, _structure.paths(node)))
 
 
 def create_reference_step(step_structure: Any) -> Any:
@@ -169,9 +165,9 @@ def td_error(max_priority_weight: float, step_structure: Any,
 
 
 class Config:
-    """A pattern, its table, and its conditions. ``create_config`` makes one."""
+    """A rule: after each step for which all conditions hold and which has enough steps before it, make an item."""
 
-    def __init__(self, pattern: Any, table: str, conditions: Sequence[_Test], priority: Union[float, TdError]) -> None:
+    def __init__(self, pattern: Any, table: str, conditions: Sequence[_Test] = (), priority: Union[float, TdError] = 1.0) -> None:
         self.table, self.conditions = table, tuple(conditions)
         self.priority = priority if isinstance(priority, TdError) else float(priority)
         self.node = _structure.node_of(pattern)
@@ -187,16 +183,17 @@ class Config:
         self.rows = max(part.depth for part in self.nodes)
         self.at_end = any(condition.at_end for condition in self.conditions)
 
+    def applies(self, state: State, steps: int) -> bool:
+        """Whether the rule makes an item now, of so many steps."""
+        return self.at_end == state.is_end_episode and steps >= self.rows and all(test.holds(state) for test in self.conditions)
 
-def create_config(pattern: Any, table: str, conditions: Sequence[_Test] = (),
-                  priority: Union[float, TdError] = 1.0) -> Config:
-    """A rule: after each step for which all conditions hold and which has enough steps before it, make an item."""
-    return Config(pattern, table, conditions, priority)
+
+create_config = Config
 
 
 def unpack_pattern(config: Config) -> Any:
     """The pattern of a rule."""
-    return _structure.pack(config.node, config.nodes)
+    return nest.pack(config.node, config.nodes)
 
 
 def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
@@ -218,7 +215,7 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:
     spec_node = _structure.node_of(step_spec)
     columns = dict(zip(_structure.paths(spec_node), nest.flatten(spec_node, step_spec)))
     fields = zip(_structure.paths(node), zip(*(config.nodes for config in configs)))
-    return _structure.pack(node, [_inferred(path, parts, columns) for path, parts in fields])
+    return nest.pack(node, [_inferred(path, parts, columns) for path, parts in fields])
 
 
 def _inferred(path: tuple, parts: Sequence[PatternNode], columns: dict) -> TensorSpec:
@@ -236,98 +233,70 @@ def _inferred(path: tuple, parts: Sequence[PatternNode], columns: dict) -> Tenso
     return TensorSpec(shape, columns[parts[0].path].dtype, "/".join(map(str, path)))
 
 
-class _Steps(TrajectoryWriter):
-    """The steps of a structured writer, which names columns by their numbers, too."""
-
-    def _about(self, error: ColumnError) -> str:
-        return error.about(f"{error.index} (path={self._paths[error.index]})")
-
-
-class StructuredWriter:
+class StructuredWriter(TrajectoryWriter):
     """Appends steps; the rules make the items. ``Client.structured_writer`` makes one."""
 
     def __init__(self, client: Any, configs: Sequence[Config]) -> None:
         if not configs:
             raise ValueError("a structured writer must have at least one config")
-        self._configs = tuple(configs)
-        self._writer = _Steps(InnerWriter(client, max(config.rows for config in self._configs)))
-        self._since = [0] * len(self._configs)
-        self._columns: Optional[set[tuple]] = None  # the columns of the first step, which are those of all steps
+        super().__init__(client, max(config.rows for config in configs))
+        self._configs, self._since = tuple(configs), [0] * len(configs)
+        self._first: Optional[set[tuple]] = None  # the columns of the first step, which are those of all steps
         self._ended = False
-
-    @property
-    def step_is_open(self) -> bool:
-        """Whether the newest step is incomplete."""
-        return self._writer.step_is_open
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Appends a step, or a part of one, and makes the items of a step that is complete."""
-        if self._columns is not None:
+        if self._first is not None:
             node = _structure.node_of(data)
             paths = _structure.paths(node)
-            if any(value is not None and path not in self._columns for path, value in zip(paths, nest.flatten(node, data))):
-                raise ValueError(f"Flattened data has an unexpected length, got {len(paths)} but wanted {len(self._columns)}.")
-        self._writer.append(data, partial_step=partial_step)
-        if not partial_step:
-            self._stepped()
+            if any(value is not None and path not in self._first for path, value in zip(paths, nest.flatten(node, data))):
+                raise ValueError(f"Flattened data has an unexpected length, got {len(paths)} but wanted {len(self._first)}.")
+        super().append(data, partial_step=partial_step)
 
-    def _stepped(self) -> None:
+    def end_step(self) -> None:
+        """Completes the present step, and makes its items."""
+        super().end_step()
         self._ended = False
-        if self._columns is None:
-            self._columns = set(_structure.paths(self._writer._node))
+        if self._first is None:
+            self._first = set(_structure.paths(self._node))
         self._since = [steps + 1 for steps in self._since]
         self._apply(at_end=False)
 
     def _apply(self, at_end: bool) -> None:
-        steps = self._writer.episode_steps
+        steps = self.episode_steps
         for i, config in enumerate(self._configs):
-            state = State(steps - 1, self._since[i], at_end, self._newest)
-            if config.at_end == at_end and steps >= config.rows and all(test.holds(state) for test in config.conditions):
+            if config.applies(State(steps - 1, self._since[i], at_end, self._newest), steps):
                 self._make(i, config)
 
     def _make(self, i: int, config: Config) -> None:
         """Makes an item, unless one of its rows has no value."""
-        columns = [self._writer.column(part.path) for part in config.nodes]
+        columns = [self.column(part.path) for part in config.nodes]
         if all(column is not None and all(map(column.has, part.steps(len(column))))
                for column, part in zip(columns, config.nodes)):
             fields = [column[part.rows] for column, part in zip(columns, config.nodes)]
-            self._writer.create_item(config.table, self._priority(config), _structure.pack(config.node, fields))
+            self.create_item(config.table, self._priority(config), nest.pack(config.node, fields))
             self._since[i] = 0
 
     def _priority(self, config: Config) -> float:
         if not isinstance(config.priority, TdError):
             return config.priority
-        column = self._writer.column(config.priority.path)
+        column = self.column(config.priority.path)
         if column is None:
             raise ValueError(f"no step has a column {config.priority.path}, which the priority is made of")
         return config.priority.of(column[-config.rows:].numpy())
 
     def _newest(self, path: tuple) -> Any:
         """The newest value of a column; NaN, which equals no number, if there is none."""
-        column = self._writer.column(path)
+        column = self.column(path)
         return column[-1].numpy() if column is not None and column.has(len(column) - 1) else np.nan
-
-    def flush(self, block_until_num_items: int = 0, timeout_ms: Optional[int] = None) -> None:
-        """Waits until at most block_until_num_items items are not in their tables yet."""
-        self._writer.flush(block_until_num_items, timeout_ms)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: Optional[int] = None) -> None:
         """Makes the items of the episode's end, waits until all items are in their tables, and begins an episode."""
-        if self._writer.step_is_open:
-            self._writer.end_step()
-            self._stepped()
-        if self._writer.episode_steps and not self._ended:
+        self._check_open()
+        if self.step_is_open:
+            self.end_step()
+        if self.episode_steps and not self._ended:
             self._ended = True  # a call that is repeated after a time-out makes no second item
             self._apply(at_end=True)
-        self._writer.end_episode(clear_buffers, timeout_ms)
+        super().end_episode(clear_buffers, timeout_ms)
         self._since = [0] * len(self._configs)
-
-    def close(self) -> None:
-        """Waits until all items are in their tables, then closes the writer."""
-        self._writer.close()
-
-    def __enter__(self) -> "StructuredWriter":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._writer.__exit__(*error)

@@ -31,7 +31,7 @@ class TrajectoryDataset(Dataset):
 
     def _batches(self, batch_size: int, drop_remainder: bool) -> Iterator[ReplaySample]:
         """Batches as the broker gives them: a batch that comes whole is not copied."""
-        with translated():
+        with translated:
             self._check_signature()
             parts: list[Block] = []
             count = 0

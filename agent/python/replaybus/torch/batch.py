@@ -96,7 +96,7 @@ class Batch(Leased):
         views = self._views()
         if self._packed:
             views = [field if one else _padded(field, n) for field, n, one in zip(views, self._lengths(), self._squeezes)]
-        return nest.pack(self._node, iter(views))
+        return nest.pack(self._node, views)
 
     @Lazy
     def packed(self) -> Any:
@@ -104,15 +104,19 @@ class Batch(Leased):
         views = self._views()
         if not self._packed:
             views = [field if one else _without_padding(field, n) for field, n, one in zip(views, self._lengths(), self._squeezes)]
-        return nest.pack(self._node, iter(views))
+        return nest.pack(self._node, views)
 
     @Lazy
     def offsets(self) -> torch.Tensor:
         """Where each item begins in ``packed``, and the end of the last: int32, one more than there are items, beside the data.
         InvalidArgument: the fields take different numbers of steps from an item."""
-        every = [np.full(self._n, shape[1], np.uint32) if at is None else self._host[at:at + 4 * self._n].view(np.uint32)
-                 for (*_, shape, at), one in zip(self._fields, self._squeezes) if not one]
+        every = [self._steps(field) for field, one in zip(self._fields, self._squeezes) if not one]
         return torch.from_numpy(running_sums(one_length(every, self._n))).to(self.block.device)
+
+    def _steps(self, field: tuple) -> np.ndarray:
+        """The steps of each item in a field that has steps."""
+        *_, shape, at = field
+        return np.full(self._n, shape[1], np.uint32) if at is None else self._host[at:at + 4 * self._n].view(np.uint32)
 
     def _views(self) -> list[torch.Tensor]:
         return [_view(self.block, dtype, offset, size).view(shape) for dtype, offset, size, shape, _ in self._fields]
@@ -123,7 +127,7 @@ class Batch(Leased):
     @Lazy
     def lengths(self) -> Any:
         """The same structure with the number of real steps of each item; None for fields without steps."""
-        return nest.pack(self._node, iter(self._lengths()))
+        return nest.pack(self._node, self._lengths())
 
     key = _PerItem("The items' keys as int64 with the bits of the uint64 keys; updaters take them.")
     priority = _PerItem("The items' priorities, float64.", moves=True)

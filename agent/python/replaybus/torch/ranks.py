@@ -103,18 +103,12 @@ def _form(batch: Batch) -> bytes:
     return json.dumps([fields, [place is not None for place in batch._places]]).encode()
 
 
-def _lengths(batch: Batch, field: tuple) -> np.ndarray:
-    """The steps of each item in a field that has steps."""
-    *_, shape, at = field
-    return np.full(len(batch), shape[1], np.uint32) if at is None else batch._host[at:at + 4 * len(batch)].view(np.uint32)
-
-
 def _units(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """Of what stays together, a group or an item: its first item, and its steps (those of its longest field)."""
     steps = np.ones(len(batch), np.int64)
     for field, one in zip(batch._fields, batch._squeezes):
         if not one:
-            steps = np.maximum(steps, _lengths(batch, field))
+            steps = np.maximum(steps, batch._steps(field))
     group = batch.group
     begins = np.arange(len(batch)) if group is None else np.flatnonzero(np.diff(group.numpy(), prepend=~group[:1].numpy()))
     return begins, np.add.reduceat(steps, begins) if len(begins) else steps
@@ -132,7 +126,7 @@ def _select(batch: Batch, items: np.ndarray) -> dict[str, np.ndarray]:
         count = shape[0] if one or batch._packed else shape[0] * shape[1]
         rows = host[offset:offset + size].reshape(count, size // max(1, count))
         if not one:
-            lengths = _lengths(batch, field)
+            lengths = batch._steps(field)
             begins = np.cumsum(lengths, dtype=np.int64) - lengths if batch._packed else np.arange(n) * shape[1]
             out[f"steps/{i}"] = lengths = lengths[items]
             ends = np.cumsum(lengths, dtype=np.int64)

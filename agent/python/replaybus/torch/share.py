@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import time
 from typing import Any, NamedTuple, Optional, Sequence
 
@@ -170,6 +171,7 @@ class Share(Closing):
     def _link(self, there: tuple[int, ...]) -> None:
         """Connects these learners. The first one opens a store, and says through the broker where."""
         self._unlink()
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # nccl: a learner that is gone is an error here, and does not end the others
         first, limit = there[0] == self._run.index, datetime.timedelta(seconds=_LINK_S)
         if len(there) > 1:
             host, port = (own_address(self._run.client), 0) if first else self._meeting()

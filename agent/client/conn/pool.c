@@ -1,4 +1,4 @@
-#include "agent/client/writer/pool.h"
+#include "agent/client/conn/pool.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -33,8 +33,8 @@ struct pool *pool_new(size_t block_bytes, size_t keep_bytes)
         return NULL;
     self->block_bytes =
         (sizeof(struct pool_block) + block_bytes + POOL_ALIGNMENT - 1) / POOL_ALIGNMENT * POOL_ALIGNMENT;
-    size_t keep = keep_bytes / self->block_bytes;
-    self->keep = keep < 4 ? 4 : keep > UINT32_MAX ? UINT32_MAX : (uint32_t)keep;
+    size_t keep = keep_bytes / self->block_bytes, least = keep_bytes ? 4 : 1;
+    self->keep = keep < least ? (uint32_t)least : keep > UINT32_MAX ? UINT32_MAX : (uint32_t)keep;
     return self;
 }
 

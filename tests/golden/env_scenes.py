@@ -1,32 +1,16 @@
-"""Writes or checks the golden traces of the environments: tests/golden/env/<name>.txt.
+"""Scenes of the environments: of each model in env_models.py, cases of a state, actions to take there, and the most steps.
 
-    env_traces.py            computes and writes them
-    env_traces.py --check    computes them and compares with what is there; exit status 1 if anything differs
-
-The models are in env_models.py. A file has lines
-    tolerance T                            a (of the code under test) and b (here) agree if |a - b| <= T (1 + |b|)
-    case N
-    state v1 v2 ...                        what set_state gets
-    start o1 o2 ...                        the observation it gives
-    step a1 ... | o1 o2 ... | reward terminal
-An observation of zeros and ones, mostly zeros, is written as '@' and the places of the ones.
-A case ends at its terminal step, or before its model ceases to hold, or before rounding could matter: a twin that
-starts TWIN away must agree with it within a tenth of the tolerance at every step.
+A case ends at its terminal step, or before its model ceases to hold, or before rounding could matter: a twin that starts TWIN away must
+agree with it within a tenth of the tolerance at every step. Of MinAtar's games there are the scenes that long random play, which
+test_env_models.py compares as well, hardly reaches.
 """
 
 import math
-import pathlib
 import random
-import sys
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import env_models as models
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "env"
 TWIN = 1e-12
-CHECK = 1e-7  # what mathematical libraries of different machines may add up to
 
 
 def constant(*action):
@@ -101,7 +85,7 @@ def mountaincar():
     yield (-0.42, 0.0), follow(lambda s: sign(-s[1], 0, 2)), 200
     yield (-1.0, -0.05), constant(0), 60  # into the wall on the left
     yield (0.3, 0.06), constant(2), 30
-    yield (0.52, -0.03), discrete(32, 3), 40  # beyond the goal, but backwards
+    yield (0.55, -0.03), discrete(32, 3), 40  # beyond the goal, but backwards
     yield (-0.9, 0.069), constant(2), 60  # faster than allowed
 
 
@@ -113,7 +97,7 @@ def mountaincar_continuous():
     yield (-0.42, 0.0), follow(lambda s: sign(s[1], 1.0, -1.0)), 200
     yield (-0.58, 0.0), follow(lambda s: sign(s[1], 0.75, -0.625)), 200
     yield (-1.1, -0.06), constant(-0.25), 40
-    yield (0.46, -0.02), continuous(43, 1.0), 60
+    yield (0.5, -0.02), continuous(43, 1.0), 60  # beyond the goal, but backwards
     yield (-0.9, 0.069), constant(0.5), 60
 
 
@@ -166,24 +150,17 @@ def breakout():
 
     def track(state):
         """Keeps the paddle below the ball."""
-        return {-1: 1, 0: 0, 1: 2}[(state[1] > state[3]) - (state[1] < state[3])]
+        ball, paddle = state[0].column, state[0].paddle
+        return {-1: 1, 0: 0, 1: 2}[(ball > paddle) - (ball < paddle)]
 
     yield (3, 0, 2, 4) + wall, follow(track), 14  # from the reset's state to the first bricks
-    yield (3, 9, 3, 4) + wall, constant(1), 8  # lost; the paddle stops at the side
-    yield (5, 4, 0, 0) + wall, constant(0), 3  # a brick from below
-    yield (4, 1, 0, 0) + wall, constant(2), 3  # a brick, then the side wall
     yield (4, 0, 0, 5) + wall, constant(0), 2  # a brick and the side wall at once
     # Two bricks in a row: it flies through the second.
     yield (2, 3, 1, 5) + bricks((1, 4), (3, 5), (3, 3)), constant(1), 3
     yield (1, 5, 1, 5) + bricks((3, 1)), constant(0), 3  # the ceiling
     yield (0, 9, 1, 5) + bricks((1, 9), (2, 7)), constant(0), 3  # the corner
-    yield (0, 3, 2, 5) + bricks((1, 4), (2, 2)), constant(0), 3  # a brick from above
-    yield (8, 4, 2, 4) + bricks((1, 0)), constant(0), 2  # the paddle, from straight above
     yield (8, 4, 2, 5) + bricks((1, 0)), constant(0), 2  # the paddle's corner: back where it came from
     yield (8, 4, 3, 4) + bricks((1, 0)), constant(1), 2  # the paddle comes to the corner
-    yield (8, 9, 2, 9) + bricks((1, 0)), constant(0), 2  # the paddle at the side
-    yield (8, 0, 3, 1) + bricks((1, 0)), constant(1), 2
-    yield (8, 9, 2, 8) + bricks((1, 0)), constant(0), 2  # missed at the side
     yield (7, 2, 2, 3) + bricks(), constant(0), 3  # a new wall, and on
     yield (8, 2, 2, 5) + bricks(), constant(0), 2  # a new wall, and lost
 
@@ -196,12 +173,8 @@ def freeway():
 
     yield scene(9, 3, *lanes), constant(1), 12
     yield scene(1, 0, *lanes), constant(1), 8  # arrives: new cars
-    yield scene(9, 0, *lanes), constant(2), 4  # stays at the bottom
     yield scene(5, 0, *[(9, 0, 0), (0, 0, 5)] * 4), discrete(101, 3), 14  # around the ends
     yield scene(6, 1, *[(3, 2, 4)] * 8), constant(0), 5  # a car from the left
-    yield scene(6, 1, *[(5, 2, 9)] * 8), constant(0), 5  # and from the right
-    yield scene(6, 0, *[(4, 3, 2)] * 8), constant(1), 3  # walks into a car
-    yield scene(6, 0, *[(4, 3, 2)] * 8), constant(2), 3
 
 
 def asterix():
@@ -211,11 +184,8 @@ def asterix():
 
     yield scene(5, 5, 10, 5, 101, 0), discrete(111, 5), 45
     yield scene(1, 0, 9, 2, 50, 0), alternating(1, 2, 1, 4, 3), 6  # the corners
-    yield scene(8, 9, 9, 2, 50, 0), alternating(1, 4, 3, 2, 1), 6
     yield scene(4, 4, 9, 3, 50, 0, r4=(2, 5), r5=(4, 6)), constant(3), 4  # walks into gold
-    yield scene(4, 4, 9, 3, 50, 0, r4=(1, 5)), constant(3), 4  # and into an enemy
     yield scene(4, 4, 9, 0, 50, 0, r4=(2, 3)), constant(0), 2  # gold comes
-    yield scene(4, 4, 9, 0, 50, 0, r4=(3, 5)), constant(0), 2  # an enemy comes
     yield scene(4, 4, 9, 0, 50, 9, r1=(1, 9), r2=(2, 9), r3=(3, 0), r6=(4, 0)), constant(0), 3  # leave the board
     yield scene(4, 4, 0, 5, 50, 0, **{"r%d" % y: (1, 9 - y) for y in range(1, 9)}), constant(0), 3  # no row is free
     for level in range(10):  # the level rises: the intervals after it
@@ -231,18 +201,12 @@ def space_invaders():
         return (column, shot, march, bomb, right, ramps, *masks[0], *masks[1], *masks[2])
 
     yield scene(5, 0, 12, 10), discrete(121, 4), 30
-    yield scene(0, 0, 12, 10), constant(1), 3  # the sides
-    yield scene(9, 0, 12, 10), constant(2), 3
     yield scene(4, 0, aliens=[(7, 4), (0, 0)]), constant(3), 8  # fires, hits, waits
     yield scene(4, bombs=[(7, 4), (9, 9), (0, 4)], aliens=[(0, 0)]), constant(0), 4  # a bomb
-    yield scene(4, bombs=[(7, 4)], aliens=[(0, 0)]), alternating(1, 1, 0), 4  # out of its way
     yield scene(4, march=0, aliens=[(9, 5), (3, 6)]), constant(0), 2  # an alien comes from the side
-    yield scene(4, march=9, aliens=[(9, 3), (3, 6)]), constant(1), 2  # the cannon goes there
-    yield scene(4, march=0, aliens=[(8, 0), (8, 4)]), constant(0), 2  # from above
     yield scene(9, march=0, aliens=[(9, 0), (3, 6)]), constant(0), 2  # landed, and not at the cannon
     yield scene(9, march=0, right=1, aliens=[(5, 9), (3, 6)]), constant(0), 6  # turns at the right
     yield scene(4, bomb=0, aliens=[(1, 3), (5, 3), (7, 5)]), constant(0), 2  # two are near: the left one
-    yield scene(0, bomb=0, aliens=[(1, 7), (2, 9)]), constant(0), 2
     yield scene(4, aliens=[(5, 4)], shots=[(6, 4), (0, 2), (9, 1)]), constant(0), 3  # a new wave
     for ramps in range(7):
         yield scene(4, march=1, ramps=ramps, aliens=[(5, 4)], shots=[(6, 4)]), constant(0), 16
@@ -269,7 +233,7 @@ def swing_up():
     yield (-0.5, -2.0, 1.0, -6.0), continuous(93, 1.0, 10), 80
 
 
-TRACES = (
+SCENES = (
     (models.CartPole(), cartpole), (models.Acrobot(), acrobot), (models.MountainCar(), mountaincar),
     (models.MountainCarContinuous(), mountaincar_continuous), (models.Pendulum(), pendulum), (models.Catch(), catch),
     (models.DeepSea(), deepsea), (models.Breakout(), breakout), (models.Freeway(), freeway),
@@ -277,98 +241,21 @@ TRACES = (
     (models.InvertedPendulum(), inverted_pendulum), (models.CartPoleSwingUp(), swing_up))
 
 
-def text(values):
-    return " ".join("%.9g" % value for value in values)
-
-
-def seen(values):
-    """An observation."""
-    ones = [place for place, value in enumerate(values) if value == 1]
-    sparse = len(values) > 20 and len(ones) + values.count(0) == len(values)
-    return "@ " + text(ones) if sparse else text(values)
-
-
-def written(vector):
-    """The vector as a reader of the file will have it."""
-    return [v if isinstance(v, int) else float("%.9g" % v) for v in vector]
-
-
 def agree(a, b, tolerance):
     return len(a) == len(b) and all(abs(p - q) <= tolerance * (1 + abs(q)) for p, q in zip(a, b))
 
 
-def case_lines(model, vector, policy, steps):
-    vector = written(vector)
-    state = model.begin(vector)
-    twin = model.begin([v if isinstance(v, int) else v + TWIN for v in vector])
-    yield "state " + text(vector)
-    yield "start " + seen(model.observe(state))
+def played(model, vector, policy, steps):
+    """(action, observation, reward, terminal) of each step of a case."""
+    state, twin = model.begin(vector), model.begin([v if isinstance(v, int) else v + TWIN for v in vector])
     for t in range(steps):
-        action = written(policy(state, t))
+        action = policy(state, t)
         state, reward, terminal = model.step(state, action)
         twin, twin_reward, twin_terminal = model.step(twin, action)
-        numbers = model.observe(state) + [reward]
+        seen = model.observe(state)
         if not model.valid(state) or terminal != twin_terminal or not agree(
-                model.observe(twin) + [twin_reward], numbers, model.tolerance / 10):
-            break
-        yield "step %s | %s | %s" % (text(action), seen(numbers[:-1]), text([reward, terminal]))
+                model.observe(twin) + [twin_reward], seen + [reward], model.tolerance / 10):
+            return
+        yield action, seen, reward, terminal
         if terminal:
-            break
-
-
-def file_lines(model, cases):
-    yield "# Golden traces of %s, written by tests/golden/env_traces.py from published equations." % model.name
-    yield "tolerance %g" % model.tolerance
-    for number, (vector, policy, steps) in enumerate(cases(), 1):
-        yield "case %d" % number
-        yield from case_lines(model, vector, policy, steps)
-
-
-def same_line(a, b):
-    """Equal words, or numbers that differ by no more than machines may."""
-    a, b = a.split(), b.split()
-    return len(a) == len(b) and all(p == q or same_number(p, q) for p, q in zip(a, b))
-
-
-def same_number(a, b):
-    try:
-        return agree([float(a)], [float(b)], CHECK)
-    except ValueError:
-        return False
-
-
-def compare(path, lines):
-    """The reasons why a file is not what it should be."""
-    if not path.exists():
-        return ["%s is missing" % path]
-    present = path.read_text(encoding="ascii").splitlines()
-    if len(present) != len(lines):
-        return ["%s has %d lines, %d were computed" % (path, len(present), len(lines))]
-    return ["%s:%d: %s\n  computed: %s" % (path, number, there, here)
-            for number, (there, here) in enumerate(zip(present, lines), 1) if not same_line(there, here)]
-
-
-def main(arguments):
-    if arguments not in ([], ["--check"]):
-        print(__doc__)
-        return 2
-    faults = []
-    FOLDER.mkdir(exist_ok=True)
-    for model, cases in TRACES:
-        path, lines = FOLDER / (model.name + ".txt"), list(file_lines(model, cases))
-        if arguments:
-            faults += compare(path, lines)
-        else:
-            path.write_text("\n".join(lines) + "\n", encoding="ascii")
-        print("%-26s %3d cases %5d steps" % (model.name, sum(line.startswith("case") for line in lines),
-                                             sum(line.startswith("step") for line in lines)))
-    if arguments:
-        known = {model.name + ".txt" for model, _ in TRACES}
-        faults += ["%s: no model has this name" % path for path in sorted(FOLDER.iterdir()) if path.name not in known]
-    if arguments:
-        print("\n".join(faults[:20] + ["%d differences" % len(faults)]))
-    return 1 if faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+            return

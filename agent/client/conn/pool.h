@@ -23,7 +23,7 @@ struct pool_chain {
     uint32_t count;
 };
 
-/* Keeps at most about keep_bytes of unused blocks. NULL: out of memory. */
+/* Keeps at most about keep_bytes of unused blocks, and at least four of them; with 0, one. NULL: out of memory. */
 struct pool *pool_new(size_t block_bytes, size_t keep_bytes);
 /* Makes a file for blocks that a broker on this host may read, and gives its name. Its owner calls it once, before the first block.
  * False: the system does not allow it, or blocks are too large. */
