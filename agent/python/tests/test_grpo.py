@@ -93,7 +93,7 @@ class Workers:
     """The queues, a learner's Groups at them, and what workers do there."""
 
     def __init__(self, room=100):
-        group = {"size": ANSWERS, "deadline": "200ms"}
+        group = {"size": ANSWERS, "deadline": "1s"}
         rollouts = replaybus.Table("rollouts", sampler="fifo", max_times_sampled=1, limiter="queue", max_size=800, max_lag=0, group=group)
         self.server = replaybus.Server([replaybus.Table.queue("prompts", room), replaybus.Table.queue("answers", 800), rollouts])
         self.client = self.server.client(timeout=60)
@@ -138,13 +138,17 @@ class Workers:
             assert time.monotonic() < end
             self.nothing()
 
+    def full(self):
+        """Waits for the prompts that are ahead: a busy machine may write none before the deadline. No more of them come."""
+        self.until(lambda: self.size() >= BOUND)
+        self.nothing()
+        assert self.size() == BOUND
+
 
 def test_prompts_under_way_are_bounded():
     with Workers() as workers:
         for _ in range(20):
-            workers.until(lambda: workers.size() >= BOUND)
-            workers.nothing()
-            assert workers.size() == BOUND
+            workers.full()
             workers.mark(workers.take(PROMPTS))
             assert len(workers.groups.next(60)) == PROMPTS * ANSWERS
 
@@ -153,7 +157,7 @@ def test_prompts_under_way_are_bounded():
 def test_prompts_that_are_lost_are_replaced(lost):
     """Otherwise the learner would wait for them, and nobody would have anything to do."""
     with Workers() as workers:
-        workers.nothing()
+        workers.full()
         for _ in range(4):
             numbers = workers.take(BOUND)
             if lost != "queue":
@@ -161,22 +165,21 @@ def test_prompts_that_are_lost_are_replaced(lost):
                 assert workers.size("rollouts") > 0 and workers.size() == 0
             if lost == "stale":
                 workers.publisher.put(b"other weights")
-            workers.until(lambda: workers.size() == BOUND)
+            workers.full()
             assert workers.size("rollouts") == 0
 
 
 def test_prompts_that_are_answered_twice_do_not_let_the_learner_run_ahead():
     """A worker died after it had written answers, and before it said so: others have answered again."""
     with Workers() as workers:
-        workers.nothing()
+        workers.full()
         for _ in range(5):
             numbers = workers.take(PROMPTS)
             workers.mark(numbers)
             workers.mark(numbers)
             for _ in range(2):
                 assert len(workers.groups.next(60)) == PROMPTS * ANSWERS
-            workers.nothing()
-            assert workers.size() == BOUND
+            workers.full()
 
 
 def test_a_deadline_while_prompts_are_written():
