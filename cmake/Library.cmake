@@ -40,7 +40,7 @@ replay_library(replay
     PACKAGES PkgConfig::ZMQ PkgConfig::PROTOBUF_C PkgConfig::LZ4
     LIBRARIES zmq protobuf-c lz4)
 replay_library(replayserver
-    OBJECTS replay_base_objects replay_client_objects replay_schema_objects replay_disk_objects replay_broker_objects
+    OBJECTS replay_base_objects replay_client_objects replay_schema_objects replay_broker_objects
     PACKAGES PkgConfig::ZMQ PkgConfig::CZMQ PkgConfig::PROTOBUF_C PkgConfig::LZ4 PkgConfig::YAML PkgConfig::ISAL
         ${CMAKE_DL_LIBS}
     LIBRARIES zmq czmq protobuf-c lz4 yaml isal ${CMAKE_DL_LIBS})

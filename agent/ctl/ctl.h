@@ -2,7 +2,7 @@
  *
  * The room agent/ctl owns its commands: show.c (info, why, items, sessions, params), operate.c (item, delete, reset, limiter,
  * trace), top.c, checkpoint.c and key.c (files without a broker), main.c (the command line), and ctl.c, what they share. It uses
- * agent/client/admin for what a broker says, and broker/disk for files. One struct holds the command line; one row in main.c
+ * agent/client/admin for what a broker says, and broker/checkpoint for files. One struct holds the command line; one row in main.c
  * describes each command. */
 #ifndef AGENT_CTL_CTL_H
 #define AGENT_CTL_CTL_H

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "broker/config/config.h"
-#include "broker/disk/load.h"
-#include "broker/disk/reader.h"
+#include "broker/journal/load.h"
+#include "broker/journal/reader.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"

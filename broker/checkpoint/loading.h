@@ -6,9 +6,9 @@
 #ifndef BROKER_LOADING_H
 #define BROKER_LOADING_H
 
-#include "broker/disk/load.h"
-#include "broker/disk/reader.h"
 #include "broker/journal/durable_state.h"
+#include "broker/journal/load.h"
+#include "broker/journal/reader.h"
 #include "broker/loop/idmap.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/kept.h"

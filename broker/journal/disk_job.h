@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <zmq.h>
 
-#include "broker/disk/record.h"
+#include "broker/journal/record.h"
 
 enum disk_job_what { DISK_JOB_RECORD, DISK_JOB_FINISH, DISK_JOB_ABANDON, DISK_JOB_REMOVE };
 

@@ -8,8 +8,8 @@
 #ifndef BROKER_DISK_WRITER_H
 #define BROKER_DISK_WRITER_H
 
-#include "broker/disk/folder.h"
 #include "broker/journal/disk_job.h"
+#include "broker/journal/folder.h"
 
 enum fsync_mode { FSYNC_NEVER, FSYNC_INTERVAL, FSYNC_ALWAYS };
 

@@ -1,6 +1,6 @@
 /* A file is ours if its name has our shape, its head is sound, and the head has this folder's id and the kind and
  * number of the name. Whatever removes or overwrites a file checks that first. */
-#include "broker/disk/folder.h"
+#include "broker/journal/folder.h"
 
 #include <dirent.h>
 #include <errno.h>

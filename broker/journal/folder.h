@@ -4,10 +4,10 @@
  *
  * Only files whose names have this shape, and whose header has the id of this folder, are ever removed. All other files
  * stay, whatever their names. */
-#ifndef BROKER_DISK_FOLDER_H
-#define BROKER_DISK_FOLDER_H
+#ifndef BROKER_FOLDER_H
+#define BROKER_FOLDER_H
 
-#include "broker/disk/record.h"
+#include "broker/journal/record.h"
 
 struct folder_file {
     enum disk_kind kind;

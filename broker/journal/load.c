@@ -3,7 +3,7 @@
  * The journal is one stream of entries over all segments. A process that loads it notes the place up to which it could apply it
  * (START.after) in its own first segment. Entries between that place and that segment, a torn end or what follows a damage, are
  * not part of the state. So every later load gives the same state, whatever happens to the process. */
-#include "broker/disk/load.h"
+#include "broker/journal/load.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker/disk/reader.h"
+#include "broker/journal/reader.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 

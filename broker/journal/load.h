@@ -1,10 +1,10 @@
 /* Reading the files of a broker in their order: the newest sound checkpoint, those that it is based on, and the segments
  * after it. Every entry goes to a function of the caller's, which knows what it means (checkpoint/restore.c). Also:
  * checking single files. */
-#ifndef BROKER_DISK_LOAD_H
-#define BROKER_DISK_LOAD_H
+#ifndef BROKER_LOAD_H
+#define BROKER_LOAD_H
 
-#include "broker/disk/folder.h"
+#include "broker/journal/folder.h"
 
 /* Where an entry comes from. */
 enum load_phase {

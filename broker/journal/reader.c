@@ -1,4 +1,4 @@
-#include "broker/disk/reader.h"
+#include "broker/journal/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* Reads one file record by record, front to back, in large pieces; or single chunks by their places. */
-#ifndef BROKER_DISK_READER_H
-#define BROKER_DISK_READER_H
+#ifndef BROKER_READER_H
+#define BROKER_READER_H
 
-#include "broker/disk/folder.h"
+#include "broker/journal/folder.h"
 
 struct reader {
     enum disk_kind kind;

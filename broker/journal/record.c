@@ -1,6 +1,6 @@
 /* Records, and the walk over their entries. Nothing here trusts more than the checksum covers. Then the rules
  * for what entries say. */
-#include "broker/disk/record.h"
+#include "broker/journal/record.h"
 
 #include <math.h>
 #include <string.h>

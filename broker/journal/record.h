@@ -20,9 +20,9 @@
 /* Of the format: a folder of another version is refused. */
 #define DISK_VERSION 3u
 #define FILE_HEAD_BYTES 32u
-/* Most bytes of a record, unless it ends with a large entry (a chunk, a slot): then up to 1 GiB + 64 KiB. */
+/* Most bytes of a record, unless it ends with a large entry (a chunk, a slot). */
 #define RECORD_BYTES (1u << 20)
-#define RECORD_MOST ((1u << 30) + (64u << 10))
+#define RECORD_MOST (ENTRY_MOST + (64u << 10))
 
 /* A place in a file: number of the segment (or checkpoint) << 36 | offset. 0 is nowhere: numbers start at 1. */
 #define DISK_OFFSET_BITS 36u

@@ -3,7 +3,7 @@
  *
  * There is a stream whenever the broker keeps anything on disk. With the journal on, it implements the effects
  * (loop/effects.h) that other rooms report; without it, it takes only the chunks that a checkpoint or spilling needs on disk.
- * disk/record.h describes the entries; checkpoint/loading.c applies them.
+ * loop/entries.h describes the entries; checkpoint/loading.c applies them.
  *
  * The room owns the stream, its segments, the thread that writes and syncs files (disk_writer.h), and the
  * rules for space on the disk (space.h).
@@ -14,9 +14,9 @@
 #ifndef BROKER_STREAM_H
 #define BROKER_STREAM_H
 
-#include "broker/disk/folder.h"
 #include "broker/journal/disk_writer.h"
 #include "broker/journal/durable_state.h"
+#include "broker/journal/folder.h"
 #include "broker/journal/space.h"
 #include "broker/loop/effects.h"
 #include "broker/session/session.h"

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker/disk/load.h"
-#include "broker/disk/reader.h"
+#include "broker/journal/load.h"
+#include "broker/journal/reader.h"
 #include "proto/base/error.h"
 
 static void verify_damage(struct verify_result *out, uint64_t offset, const char *text)

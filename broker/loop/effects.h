@@ -1,7 +1,7 @@
 /* Effects: changes of the state that must be recorded. A room reports an effect right after it has made the change.
  *
  * loop->effects is NULL while nobody keeps a record; a report then costs a test of that pointer. journal/ implements the
- * operations, which append to loop->record. Rooms below it know this interface and the entries (disk/record.h).
+ * operations, which append to loop->record. Rooms below it know this interface and the entries (entries.h).
  *
  * Not effects: waiting chunks and items (writers keep and resend unresolved ones), rounds of a reduce (members retry),
  * statistics such as rates and mean ages, and counts that only inform (evictions). */
@@ -24,7 +24,7 @@ struct table;
 struct waiter;
 
 struct effects {
-    /* Appends an entry (disk/record.h) and returns its body, to be filled in: EFFECT_ENTRY. */
+    /* Appends an entry (entries.h) and returns its body, to be filled in: EFFECT_ENTRY. */
     void *(*entry)(struct recorder *to, uint16_t type, uint32_t table, size_t size);
     /* Before an insert: makes sure that the insert can be recorded. False: no memory, and nothing has changed. */
     bool (*prepare)(struct recorder *to, struct chunk *const *chunks, uint32_t n);

@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Most bytes of an entry. */
+#define ENTRY_MOST (1u << 30)
+
 enum entry_type {
     ENTRY_START = 1, /* first in every file: struct entry_start */
     ENTRY_TABLE, /* every table, after START: struct entry_table, then a TableInfo (protobuf), with its counters in `restored` */

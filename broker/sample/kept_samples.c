@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "broker/config/config.h"
-#include "broker/disk/record.h"
+#include "broker/loop/entries.h"
 #include "broker/loop/loop.h"
 #include "broker/sample/samples.h"
 #include "proto/base/error.h"

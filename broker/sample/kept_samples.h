@@ -29,7 +29,7 @@ struct waiter;
 struct kept_info {
     uint64_t client, id;
     struct table *table;
-    uint32_t want, flags; /* PICK_... of disk/record.h */
+    uint32_t want, flags; /* PICK_... of loop/entries.h */
     bool answered;        /* false: its connection ended while it was being filled */
     bool holds; /* its picks hold their chunks and layouts; otherwise only the items' keys and numbers are kept */
 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/disk/record.h"
+#include "broker/loop/entries.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
 #include "proto/base/error.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/disk/record.h"
+#include "broker/loop/entries.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/reply.h"

@@ -7,7 +7,7 @@
 #define BROKER_SAMPLES_H
 
 #include "broker/config/config.h"
-#include "broker/disk/record.h"
+#include "broker/loop/entries.h"
 #include "broker/peer/request.h"
 #include "broker/sample/kept_samples.h"
 #include "broker/sample/leases.h"
@@ -103,7 +103,7 @@ struct waiter {
     uint32_t empty; /* places of `want` that stay empty: of groups without all members */
     uint32_t stamp; /* distinct: marks the items picked */
     uint64_t seed;  /* of its picks, before the first of them; 0: none */
-    uint32_t flags; /* PICK_... of disk/record.h */
+    uint32_t flags; /* PICK_... of loop/entries.h */
     bool distinct, flexible, whole;
     bool complete;                /* held with all that it will get */
     char *text;                   /* of the answer, why there are fewer than asked for; or NULL */

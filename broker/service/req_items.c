@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker/disk/record.h"
+#include "broker/loop/entries.h"
 #include "broker/sample/reply.h"
 #include "broker/service/service.h"
 #include "proto/base/error.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/disk/record.h"
+#include "broker/loop/entries.h"
 #include "broker/peer/peers.h"
 #include "broker/service/service.h"
 #include "proto/base/error.h"
@@ -380,7 +380,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     RP_TRY(put_check(request, ask, err));
     RP_TRY(put_check_own(service->params, ask, err));
     size_t size = zmq_msg_size(&request->payload[0]);
-    if (service->loop->effects && size > (size_t)RECORD_MOST - (64u << 10))
+    if (service->loop->effects && size > ENTRY_MOST)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "a frame of %zu bytes is too large for the journal: at most 1 GiB",
                        size);
     if (ask->put)

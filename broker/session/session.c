@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "broker/config/config.h"
-#include "broker/disk/record.h"
+#include "broker/loop/entries.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "proto/base/error.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/disk/reader.h"
+#include "broker/journal/reader.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 

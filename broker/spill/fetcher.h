@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "broker/disk/folder.h"
+#include "broker/journal/folder.h"
 
 /* Most chunks and bytes of a batch: what the core thread can put back without a pause. */
 #define FETCH_CHUNKS 512u

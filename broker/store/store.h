@@ -45,7 +45,7 @@ struct chunk_share {
 struct chunk {
     uint64_t users; /* items by table: their number << 32 | table << 1 | 1, or a list of struct chunk_share; 0: none */
     uint64_t step;  /* of the first row, in the session's stream of steps */
-    uint64_t at;    /* place in a segment (disk/record.h); 0: in memory only */
+    uint64_t at;    /* place in a segment (journal/record.h); 0: in memory only */
     uint32_t refs;  /* all holders */
     uint32_t length;
     uint32_t session;

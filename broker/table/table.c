@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker/disk/record.h"
+#include "broker/loop/entries.h"
 #include "broker/loop/loop.h"
 #include "broker/store/params.h"
 #include "proto/base/dtype.h"

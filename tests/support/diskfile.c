@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 
-#include "broker/disk/reader.h"
+#include "broker/journal/reader.h"
 #include "replay.pb-c.h"
 
 char *diskfile_folder(void)

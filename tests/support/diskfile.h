@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_DISKFILE_H
 #define TESTS_SUPPORT_DISKFILE_H
 
-#include "broker/disk/folder.h"
+#include "broker/journal/folder.h"
 #include "tests/support/test.h"
 
 struct diskfile {

@@ -3,7 +3,7 @@
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/checkpoint/loading.h"
 #include "broker/checkpoint/restore.h"
-#include "broker/disk/folder.h"
+#include "broker/journal/folder.h"
 #include "broker/journal/stream.h"
 #include "tests/support/naive.h"
 #include "tests/support/world.h"

@@ -1,4 +1,4 @@
-#include "broker/disk/reader.h"
+#include "broker/journal/reader.h"
 #include "proto/base/error.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/naive.h"

@@ -1,4 +1,4 @@
-#include "broker/disk/folder.h"
+#include "broker/journal/folder.h"
 
 #include <fcntl.h>
 

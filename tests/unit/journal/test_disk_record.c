@@ -1,5 +1,5 @@
 
-#include "broker/disk/record.h"
+#include "broker/journal/record.h"
 #include "proto/base/crc32c.h"
 #include "tests/support/test.h"
 

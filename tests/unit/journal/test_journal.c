@@ -1,6 +1,6 @@
 /* The journal: whatever happens in a broker, its files make the same state. */
 
-#include "broker/disk/reader.h"
+#include "broker/journal/reader.h"
 #include "broker/journal/stream.h"
 #include "tests/support/naive.h"
 #include "tests/support/world.h"

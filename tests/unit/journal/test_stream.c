@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "broker/config/config.h"
-#include "broker/disk/reader.h"
+#include "broker/journal/reader.h"
 #include "broker/journal/stream.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
