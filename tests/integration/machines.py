@@ -24,6 +24,7 @@ LABS = itertools.count()
 # A test that is killed takes its machines along.
 DIES_WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 FORWARDER = pathlib.Path(__file__).resolve().parent / "forwarder.py"
+OURS = pathlib.Path(__file__).resolve().parents[2]  # the source tree, with the programs
 
 SSHD_CONFIG = """
 Port 22
@@ -51,20 +52,41 @@ Host %(name)s
     StrictHostKeyChecking yes
 """
 
-# What the first process of a machine does before it becomes sshd. Folders that are hidden look empty there.
+# What the first process of a machine does before it becomes sshd. Folders that are hidden look empty there. The source tree is where it
+# was, also if that is below /tmp or /root.
 BOOT = """
 set -e
-base=$1 name=$2; shift 2
+base=$1 name=$2 ours=$3; shift 3
 mount --make-rprivate /
 hostname "$name"
 for hidden do mount -t tmpfs none "$hidden"; done
 mount -t tmpfs none /run
-mkdir /run/sshd
+mkdir /run/sshd /run/ours
+mount --rbind "$ours" /run/ours
 mount --bind "$base" /mnt
 mount --bind /mnt/tmp /tmp
 mount --bind /mnt/root /root
+[ -e "$ours/tests" ] || { mkdir -p "$ours"; mount --rbind /run/ours "$ours"; }
 exec "$SSHD" -D -e -f /mnt/sshd_config
 """
+
+# The same for a command at home, which has a home folder of its own.
+HOME = """
+set -e
+root=$0 ours=$1; shift
+mount --make-rprivate /
+mkdir -p "$root/../ours"
+mount --rbind "$ours" "$root/../ours"
+mount --bind "$root" /root
+[ -e "$ours/tests" ] || { mkdir -p "$ours"; mount --rbind "$root/../ours" "$ours"; }
+hostname home
+exec "$@"
+"""
+
+
+def ours_in(folder):
+    """The name in this folder through which the source tree is there; None: it is elsewhere."""
+    return OURS.relative_to(folder).parts[0] if OURS.is_relative_to(folder) else None
 
 
 def run(*words):
@@ -148,7 +170,7 @@ class Machine:
         log = open(self.base / "sshd.log", "ab")
         self.popen = subprocess.Popen(
             [*DIES_WITH_US, "ip", "netns", "exec", self.space, "unshare", "--pid", "--mount", "--uts", "--fork", "--kill-child",
-             "--mount-proc", "sh", "-c", BOOT, "sh", str(self.base), self.name, *self.hide], stdin=subprocess.DEVNULL,
+             "--mount-proc", "sh", "-c", BOOT, "sh", str(self.base), self.name, str(OURS), *self.hide], stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, env=dict(os.environ, SSHD=SSHD, LC_ALL="C.UTF-8"))
         log.close()
         eventually(lambda: self.popen.poll() is not None or self.listens(), PATIENCE, "the sshd of " + self.name)
@@ -207,8 +229,8 @@ class Machine:
 
     def left(self):
         """What a run has left behind: processes, and files outside of the cache."""
-        files = [str(path.relative_to(self.base)) for path in (self.base / "tmp").iterdir()]
-        files += [str(path.relative_to(self.base)) for path in (self.base / "root").iterdir() if path.name != ".cache"]
+        files = [str(path.relative_to(self.base)) for path in (self.base / "tmp").iterdir() if path.name != ours_in("/tmp")]
+        files += [str(path.relative_to(self.base)) for path in (self.base / "root").iterdir() if path.name not in (".cache", ours_in("/root"))]
         return list(self.commands().values()) + files
 
     def nothing_left(self, seconds=PATIENCE):
@@ -323,9 +345,7 @@ class Lab:
 
     def prefix(self):
         """Words before a command that is to run at home; the command keeps the process id."""
-        root = self.home.base / "root"
-        return ["ip", "netns", "exec", self.home.space, "unshare", "--mount", "--uts", "sh", "-c",
-                'mount --make-rprivate / && mount --bind "$0" /root && hostname home && exec "$@"', str(root)]
+        return ["ip", "netns", "exec", self.home.space, "unshare", "--mount", "--uts", "sh", "-c", HOME, str(self.home.base / "root"), str(OURS)]
 
     def at_home(self, *words, **options):
         return subprocess.run([*self.prefix(), *words], capture_output=True, text=True, timeout=PATIENCE, **options)
