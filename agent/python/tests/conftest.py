@@ -5,9 +5,11 @@ import os
 import pathlib
 import shutil
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 import replaybus
@@ -84,6 +86,14 @@ def until(condition, seconds=60):
         time.sleep(0.01)
 
 
+def fill(client, table="replay", n=100, size=10):
+    """Writes n items of one step, whose x is the number of the item."""
+    with client.writer() as writer:
+        for t in range(n):
+            writer.append({"x": np.full(size, t, "float32")})
+            writer.item(table)
+
+
 def facts(client, table="rollouts"):
     return client.info(table)["tables"][0]
 
@@ -98,6 +108,21 @@ def run_threads(n, work):
     with ThreadPoolExecutor(n) as pool:
         calls = [pool.submit(work, i) for i in range(n)]
         return [call.exception() for call in calls if call.exception()]
+
+
+@contextlib.contextmanager
+def beside(*works, end=lambda: None):
+    """Calls each on a thread of its own during the block, which waits for them at its end. end: what tells them to stop."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield threads
+    finally:
+        end()
+        for thread in threads:
+            thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def in_child(function):

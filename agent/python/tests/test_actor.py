@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import BUILD, in_child, rss_bytes, run_threads
+from conftest import BUILD, beside, in_child, rss_bytes, run_threads
 from replaybus import spaces, weights
 from test_adapter import Dict
 
@@ -434,20 +434,15 @@ def test_ctrl_c_in_observe_loses_nothing():
     with replaybus.Server([FULL]) as server, server.client(timeout=60) as client:
         with replaybus.Actor(server.endpoint, full_config(), wait=False) as actor:
             actor.observe_first(np.zeros(4, "float32"))
-            thread = threading.Thread(target=interrupt_when_it_waits, args=(actor, client))
-            thread.start()
-            with pytest.raises(KeyboardInterrupt):
+            with beside(lambda: interrupt_when_it_waits(actor, client)), pytest.raises(KeyboardInterrupt):
                 fill(actor, 100)
-            thread.join()
             before, keys = actor.steps, []
             assert before < 20
-            reader = threading.Thread(target=lambda: keys.extend(
-                batch.key[0] for batch in client.sampler("replay", batch_size=1, in_flight=1, max_samples=before + 25)))
-            reader.start()
-            fill(actor, 25)
-            assert actor.steps == before + 26
-            actor.flush(60)
-            reader.join(60)
+            sampler = client.sampler("replay", batch_size=1, in_flight=1, max_samples=before + 25)
+            with beside(lambda: keys.extend(batch.key[0] for batch in sampler)):
+                fill(actor, 25)
+                assert actor.steps == before + 26
+                actor.flush(60)
             assert len(set(keys)) == len(keys) == actor.state()["items"] == before + 25
             assert client.info("replay")["tables"][0]["size"] == 0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import await_shards, facts, served, until
+from conftest import await_shards, beside, facts, served, until
 
 LAG = {"kind": "lag", "batch": 4}
 
@@ -184,39 +184,22 @@ def test_shards_give_nothing_that_is_too_old(sampler):
         settled(client, 20_000, 80_000)
 
 
-class Actors:
-    """Threads that write items of the newest version that they know until the end. episode: items, or None for one that never ends."""
-
-    def __init__(self, server, n, episode):
-        self.server, self.episode, self.end = server, episode, threading.Event()
-        self.threads = [threading.Thread(target=self.act, daemon=True) for _ in range(n)]
-
-    def act(self):
-        with self.server.client(timeout=60) as client:
-            writer, written = client.writer(), 0
-            while not self.end.is_set():
-                writer.set_policy(facts(client)["version"])
-                try:
-                    writer.append({"x": np.float32(0)}, timeout=0.1)
-                    writer.item("rollouts", timeout=0.1)
-                except replaybus.DeadlineExceeded:
-                    continue
-                written += 1
-                if self.episode and written % self.episode == 0:
-                    writer.end_episode(wait=False)
-            with contextlib.suppress(replaybus.Error):
-                writer.close(0.1)  # its last items wait for a version
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.end.set()
-        for thread in self.threads:
-            thread.join(60)
-            assert not thread.is_alive()
+def act(server, episode, end):
+    """Writes items of the newest version that it knows until the end. episode: items, or None for one that never ends."""
+    with server.client(timeout=60) as client:
+        writer, written = client.writer(), 0
+        while not end.is_set():
+            writer.set_policy(facts(client)["version"])
+            try:
+                writer.append({"x": np.float32(0)}, timeout=0.1)
+                writer.item("rollouts", timeout=0.1)
+            except replaybus.DeadlineExceeded:
+                continue
+            written += 1
+            if episode and written % episode == 0:
+                writer.end_episode(wait=False)
+        with contextlib.suppress(replaybus.Error):
+            writer.close(0.1)  # its last items wait for a version
 
 
 @pytest.mark.parametrize("shards, max_lag, batch, actors, episode", [(2, 0, 8, 1, None), (3, 2, 8, 1, None), (4, 0, 10, 3, 7), (4, 2, 10, 3, 7)])
@@ -227,7 +210,8 @@ def test_writers_wait_over_shards(shards, max_lag, batch, actors, episode):
     with replaybus.Server([table], shards=shards) as server, server.client(timeout=60) as client:
         await_shards(client, shards)
         client.params["policy"] = b"w"
-        with Actors(server, actors, episode):
+        end = threading.Event()
+        with beside(*[lambda: act(server, episode, end)] * actors, end=end.set):
             for step in range(30):
                 samples = client.sample("rollouts", batch, whole=True)
                 assert len(samples) == batch and samples.policy.min() >= step + 1 - max_lag

@@ -1,5 +1,6 @@
 """Threads, fork, Ctrl-C, garbage collection, closing in any order, and memory."""
 import contextlib
+import functools
 import gc
 import itertools
 import multiprocessing
@@ -18,15 +19,8 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import in_child, run_threads, until
+from conftest import beside, fill, in_child, run_threads, until
 from replaybus import Last
-
-
-def fill(client, n=100):
-    with client.writer() as writer:
-        for t in range(n):
-            writer.append({"x": np.full(10, t, "float32")})
-            writer.item("replay")
 
 
 @pytest.mark.parametrize("order", ["cwsu", "uswc", "wcus", "scuw", "cusw"])
@@ -111,7 +105,7 @@ def quick_switches():
 @pytest.mark.parametrize("close", [False, True])
 def test_many_threads_on_the_same_objects(client, quick_switches, close):
     """Eight threads use one of each. With close, one of them closes everything in the middle: the others get an error, no more."""
-    fill(client, 200)
+    fill(client, n=200)
     writer, vector = client.writer(keep_alive=4), client.vector_writer(3, keep_alive=4)
     sampler, updater, publisher = client.sampler("replay", 8), client.updater("replay"), client.params.publisher("threads")
     rows, done, items = {"x": np.zeros((3, 2))}, np.array([True, False, True]), [0] * 8
@@ -148,7 +142,7 @@ def test_many_threads_on_the_same_objects(client, quick_switches, close):
 
 def test_batches_and_arrays_cross_threads(client, quick_switches):
     """Arrays are made, used and dropped by other threads than the one that took the batch."""
-    fill(client, 200)
+    fill(client, n=200)
     with client.sampler("replay", 16) as sampler:
         batches = [sampler.next(60) for _ in range(200)]
 
@@ -541,8 +535,6 @@ def test_fork_while_threads_wait(client):
                 pass
 
     calls = (lambda s: writer.flush(timeout=s), sampler.next, lambda s: client.params.get("never written", timeout=s))
-    threads = [threading.Thread(target=wait, args=(call,)) for call in calls]
-    [thread.start() for thread in threads]
 
     def use():
         for call in (lambda: writer.flush(), lambda: sampler.next(1), lambda: updater.add([1], 1.0)):
@@ -551,9 +543,8 @@ def test_fork_while_threads_wait(client):
         writer.close(), sampler.close(), updater.close()
         return client.counter("child").add(1)
 
-    assert [in_child(use) for _ in range(5)] == [1, 2, 3, 4, 5]
-    stop.set()
-    [thread.join(60) for thread in threads]
+    with beside(*(functools.partial(wait, call) for call in calls), end=stop.set):
+        assert [in_child(use) for _ in range(5)] == [1, 2, 3, 4, 5]
     sampler.close(), updater.close()
     with pytest.raises(replaybus.DeadlineExceeded):
         writer.close(0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import beside
 from replaybus import weights
 
 
@@ -50,10 +51,8 @@ def test_a_large_put_lets_other_threads_run(client):
         return time.monotonic() - start
 
     least = min(copies() for _ in range(3))
-    thread = threading.Thread(target=run)
-    thread.start()
     publisher = client.params.publisher("large")
-    try:
+    with beside(run, end=stop.set):
         for _ in range(5):
             start = time.monotonic()
             publisher.put(data)
@@ -61,11 +60,8 @@ def test_a_large_put_lets_other_threads_run(client):
                 break
         else:
             pytest.fail("no other thread ran while a block was copied")
-    finally:
-        stop.set()
-        thread.join()
-        with contextlib.suppress(replaybus.Error):  # it may not fit, and nobody wants it
-            publisher.close(0)
+    with contextlib.suppress(replaybus.Error):  # it may not fit, and nobody wants it
+        publisher.close(0)
 
 
 def test_publisher_and_subscriber(client):

@@ -6,14 +6,13 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import threading
 
 import numpy as np
 import pytest
 
 import replaybus
 import replaybus.reverb as reverb
-from conftest import emptied, in_child, reverb_table, served_reverb, until
+from conftest import beside, emptied, in_child, reverb_table, served_reverb, until
 
 
 spec = {"x": replaybus.Field("float32", (2,)), "a": reverb.TensorSpec([], np.int64)}
@@ -171,13 +170,11 @@ def test_selectors(client):
 def test_queue_and_stack(client):
     for value in (1.0, 2.0, 3.0):
         client.insert(value, {"queue": 1.0, "stack": 1.0})
-    waiting = threading.Thread(target=client.insert, args=(4.0, {"queue": 1.0}), daemon=True)
-    waiting.start()
-    until(lambda: client.server_info()["queue"].rate_limiter_info.insert_stats.pending)
-    client.insert(5.0, {"replay": 1.0})  # which does not wait for the other thread
-    assert waiting.is_alive() and values(client, "queue", 4) == [1, 2, 3, 4] and values(client, "stack", 3) == [3, 2, 1]
-    waiting.join(60)
-    assert not waiting.is_alive() and client.server_info()["queue"].current_size == 0
+    with beside(lambda: client.insert(4.0, {"queue": 1.0})) as (waiting,):
+        until(lambda: client.server_info()["queue"].rate_limiter_info.insert_stats.pending)
+        client.insert(5.0, {"replay": 1.0})  # which does not wait for the other thread
+        assert waiting.is_alive() and values(client, "queue", 4) == [1, 2, 3, 4] and values(client, "stack", 3) == [3, 2, 1]
+    assert client.server_info()["queue"].current_size == 0
 
 
 def test_mutate_priorities(client):
@@ -300,13 +297,9 @@ def test_servers(client):
         reverb.Server([])
     with pytest.raises(ValueError):
         reverb.Server([reverb_table(), reverb_table()])
-    with reverb.Server([reverb_table()], mode="process") as server:
-        waiter = threading.Thread(target=server.wait)
-        waiter.start()
+    with reverb.Server([reverb_table()], mode="process") as server, beside(server.wait):
         server.localhost_client().insert(1.0, {"replay": 1.0})
         server.stop()
-        waiter.join(60)
-        assert not waiter.is_alive()
     copy = pickle.loads(pickle.dumps(client))
     assert copy.server_address == client.server_address and "replay" in copy.server_info(timeout=60)
     with pytest.raises(ValueError):

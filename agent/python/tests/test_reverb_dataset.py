@@ -1,6 +1,5 @@
 """Reverb's interface: datasets, and programs like Acme's agents."""
 import collections
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +8,7 @@ import pytest
 
 import replaybus
 import replaybus.reverb as reverb
-from conftest import reverb_table, served_reverb
+from conftest import beside, reverb_table, served_reverb
 from replaybus.nest import mapped
 from replaybus.reverb import pattern_dataset, structured_writer
 
@@ -122,12 +121,9 @@ def test_batches_of_a_limiter_that_allows_little():
         def insert():
             for t in range(12):
                 client.insert(t, {"t": 1.0})
-        actor = threading.Thread(target=insert, daemon=True)
-        actor.start()
-        batches = reverb.TrajectoryDataset(client.server_address, "t", max_in_flight_samples_per_worker=8).batch(8)
-        assert [sample.data.shape for _, sample in zip(range(3), batches)] == [(8, 1)] * 3
-        actor.join(60)
-        assert not actor.is_alive()
+        with beside(insert):
+            batches = reverb.TrajectoryDataset(client.server_address, "t", max_in_flight_samples_per_worker=8).batch(8)
+            assert [sample.data.shape for _, sample in zip(range(3), batches)] == [(8, 1)] * 3
 
 
 def test_items_of_several_lengths_make_no_batch(client):

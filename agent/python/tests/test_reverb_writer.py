@@ -1,6 +1,5 @@
 """Reverb's interface: writers, their histories, and what their items become; and items by rule."""
 import contextlib
-import threading
 import time
 from unittest import mock
 
@@ -9,7 +8,7 @@ import pytest
 
 import replaybus
 import replaybus.reverb as reverb
-from conftest import emptied, reverb_table, served_reverb
+from conftest import beside, emptied, reverb_table, served_reverb
 from replaybus.reverb.structured_writer import (Condition, create_config, create_reference_step, infer_signature,
                                                 pattern_from_transform, td_error, unpack_pattern)
 
@@ -165,11 +164,8 @@ def test_time_outs(client):
     with pytest.raises(TimeoutError):
         writer.end_episode(timeout_ms=50)
     assert time.monotonic() - start < 60 and writer.episode_steps == len(writer.history["x"]) == 2
-    reader = threading.Thread(target=lambda: list(client.sample("full", 2)))
-    reader.start()
-    writer.close()
-    reader.join(60)
-    assert not reader.is_alive()
+    with beside(lambda: list(client.sample("full", 2))):
+        writer.close()
 
 
 def test_an_episode_with_other_columns(client):
@@ -246,11 +242,8 @@ def test_an_item_of_an_open_step_keeps_the_time_out(client):
         with pytest.raises(reverb.DeadlineExceededError):
             writer.flush(timeout_ms=30)
     assert time.monotonic() - start < 60
-    reader = threading.Thread(target=lambda: list(client.sample("full", 3, emit_timesteps=False)))
-    reader.start()
-    writer.flush(timeout_ms=60_000)
-    reader.join(60)
-    assert not reader.is_alive()
+    with beside(lambda: list(client.sample("full", 3, emit_timesteps=False))):
+        writer.flush(timeout_ms=60_000)
     writer.close()
 
 

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 import replaybus
-
-
-def fill(client, table="replay", n=100, size=10):
-    with client.writer() as writer:
-        for t in range(n):
-            writer.append({"x": np.full(size, t, "float32")})
-            writer.item(table, 1.0)
+from conftest import fill
 
 
 def address(array):

@@ -6,13 +6,12 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 
 import replaybus
-from conftest import until
+from conftest import beside, until
 
 
 def write(client, n):
@@ -126,10 +125,8 @@ def test_log_after_fork(caplog):
             os._exit(len(caplog.records) - before)
         counts.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
-    thread = threading.Thread(target=fork)
-    thread.start()
-    time.sleep(1)  # holds back the lines
-    thread.join(60)
+    with beside(fork):
+        time.sleep(1)  # holds back the lines
     until(lambda: caplog.records)
     client.close()
     assert counts == [0] and caplog.records
