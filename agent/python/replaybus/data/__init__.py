@@ -21,7 +21,7 @@ from ..errors import Error, InvalidArgument, NotFound
 from ..saved import Checkpoint
 from ..sequences import LAST, PADDING
 from .adding import Adder, Counts, differ
-from .files import NAMES, Place, format_of, writing
+from .files import NAMES, Place, format_of, write_file
 
 __all__ = ["Counts", "load", "save"]
 Path = Union[str, "os.PathLike[str]"]
@@ -196,10 +196,12 @@ def save(source: Union[Client, Checkpoint], path: Path, table: str, *, format: O
             items += 1
             yield item
 
-    with writing(path, format_of(path, format)) as file:
+    def whole() -> Iterator[dict]:
+        nonlocal episodes, steps
         for episode in _episodes(counted(), table):
             if episode.rows:
-                file.write(episodes, episode.arrays())
                 episodes, steps = episodes + 1, steps + len(episode.rows)
-        file.close(episodes, steps)
+                yield episode.arrays()
+
+    write_file(path, format_of(path, format), whole())
     return Counts(steps, episodes, items)

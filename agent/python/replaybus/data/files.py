@@ -15,7 +15,7 @@ import re
 import struct
 import zipfile
 import zlib
-from typing import Any, Callable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 import numpy as np
 
@@ -313,32 +313,29 @@ def _paths(tree: Any, before: str = "") -> Iterator[tuple[str, Any]]:
         yield from _paths(part, f"{before}/{name}" if before else name)
 
 
-class NpzWriter:
-    def __init__(self, path: str) -> None:
-        self._file = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
-
-    def write(self, number: int, episode: dict) -> None:
-        for name, array in _paths({FIELDS[field][0]: part for field, part in episode.items()}):
-            with self._file.open(f"episode_{number}/{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
-
-    def close(self, episodes: int, steps: int) -> None:
-        self._file.close()
+def _members(episode: dict) -> Iterator[tuple[str, Any]]:
+    """The arrays of an episode by their names in npz and HDF5."""
+    return _paths({FIELDS[field][0]: part for field, part in episode.items()})
 
 
-class Hdf5Writer:
-    def __init__(self, path: str) -> None:
-        self._file = _h5py().File(path, "w")
+def write_npz(path: str, episodes: Iterable[dict]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
+        for number, episode in enumerate(episodes):
+            for name, array in _members(episode):
+                with file.open(f"episode_{number}/{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 
-    def write(self, number: int, episode: dict) -> None:
-        group = self._file.create_group(f"episode_{number}")
-        group.attrs.update(id=number, total_steps=len(episode["reward"]))
-        for name, array in _paths({FIELDS[field][0]: part for field, part in episode.items()}):
-            group.create_dataset(name, data=array)
 
-    def close(self, episodes: int, steps: int) -> None:
-        self._file.attrs.update(total_episodes=episodes, total_steps=steps)
-        self._file.close()
+def write_hdf5(path: str, episodes: Iterable[dict]) -> None:
+    with _h5py().File(path, "w") as file:
+        steps = 0
+        for number, episode in enumerate(episodes):
+            group = file.create_group(f"episode_{number}")
+            group.attrs.update(id=number, total_steps=len(episode["reward"]))
+            steps += len(episode["reward"])
+            for name, array in _members(episode):
+                group.create_dataset(name, data=array)
+        file.attrs.update(total_episodes=len(file), total_steps=steps)
 
 
 def _steps(episode: dict) -> Iterator[dict]:
@@ -349,37 +346,27 @@ def _steps(episode: dict) -> Iterator[dict]:
         yield nest.mapped(lambda leaf: leaf[t], step)
 
 
-class JsonlWriter:
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "w", encoding="utf-8")
-
-    def write(self, number: int, episode: dict) -> None:
-        for step in _steps(episode):
-            self._file.write(json.dumps({"episode": number, **step}, default=lambda value: value.tolist()) + "\n")
-
-    def close(self, episodes: int, steps: int) -> None:
-        self._file.close()
+def write_jsonl(path: str, episodes: Iterable[dict]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        for number, episode in enumerate(episodes):
+            for step in _steps(episode):
+                file.write(json.dumps({"episode": number, **step}, default=lambda value: value.tolist()) + "\n")
 
 
-class CsvWriter:
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "w", encoding="utf-8", newline="")
-        self._csv, self._header = csv.writer(self._file), []
-
-    def write(self, number: int, episode: dict) -> None:
-        for step in _steps(episode):
-            cells = {"episode": number}
-            for name, value in _paths(step):
-                array = np.asarray(value)
-                cells.update({name + (f"[{','.join(map(str, index))}]" if index else ""): array[index].item()
-                              for index in np.ndindex(*array.shape)})
-            if not self._header:
-                self._header = list(cells)
-                self._csv.writerow(self._header)
-            self._csv.writerow([cells.get(name, "") for name in self._header])
-
-    def close(self, episodes: int, steps: int) -> None:
-        self._file.close()
+def write_csv(path: str, episodes: Iterable[dict]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        rows, header = csv.writer(file), []
+        for number, episode in enumerate(episodes):
+            for step in _steps(episode):
+                cells = {"episode": number}
+                for name, value in _paths(step):
+                    array = np.asarray(value)
+                    cells.update({name + (f"[{','.join(map(str, index))}]" if index else ""): array[index].item()
+                                  for index in np.ndindex(*array.shape)})
+                if not header:
+                    header = list(cells)
+                    rows.writerow(header)
+                rows.writerow([cells.get(name, "") for name in header])
 
 
 class Format(NamedTuple):
@@ -387,13 +374,13 @@ class Format(NamedTuple):
 
     endings: tuple[str, ...]
     read: Callable[[Place], Iterator[Row]]
-    write: Callable[[str], Any]
+    write: Callable[[str, Iterable[dict]], None]
     text: bool
 
 
-FORMATS = {"npz": Format((".npz",), read_npz, NpzWriter, False), "hdf5": Format((".h5", ".hdf5"), read_hdf5, Hdf5Writer, False),
-           "csv": Format((".csv",), read_csv, CsvWriter, True),
-           "jsonl": Format((".jsonl", ".ndjson", ".json"), read_jsonl, JsonlWriter, True)}
+FORMATS = {"npz": Format((".npz",), read_npz, write_npz, False), "hdf5": Format((".h5", ".hdf5"), read_hdf5, write_hdf5, False),
+           "csv": Format((".csv",), read_csv, write_csv, True),
+           "jsonl": Format((".jsonl", ".ndjson", ".json"), read_jsonl, write_jsonl, True)}
 
 
 def format_of(path: str, name: Optional[str] = None) -> Format:
@@ -404,12 +391,11 @@ def format_of(path: str, name: Optional[str] = None) -> Format:
     raise InvalidArgument(f"{name or path}: not a known format; name one of {', '.join(FORMATS)}, or use an ending such as .npz or .h5")
 
 
-@contextlib.contextmanager
-def writing(path: str, kind: Format) -> Iterator[Any]:
-    """A writer of a file, which has its name when it is complete. ``finish(episodes, steps)`` is called at the end."""
+def write_file(path: str, kind: Format, episodes: Iterable[dict]) -> None:
+    """Writes a file, which has its name when it is complete."""
     part = path + ".part"
     try:
-        yield kind.write(part)
+        kind.write(part, episodes)
         os.replace(part, path)
     except Error:  # such as a broker that does not answer, which is an OSError, too
         raise
