@@ -5,6 +5,7 @@ fail do so in the episode and the step that their options name.
 """
 from __future__ import annotations
 
+import collections
 import time
 
 import numpy as np
@@ -12,14 +13,9 @@ import numpy as np
 LENGTH = 10
 
 
-class Box:
-    def __init__(self, low, high, shape, dtype="float32"):
-        self.low, self.high, self.shape, self.dtype = low, high, shape, np.dtype(dtype)
-
-
-class Discrete:
-    def __init__(self, n, start=0):
-        self.n, self.start = n, start
+Box = collections.namedtuple("Box", "low high shape dtype", defaults=["float32"])
+Discrete = collections.namedtuple("Discrete", "n start", defaults=[0])
+Text = collections.namedtuple("Text", "")
 
 
 class Dict:
@@ -30,10 +26,6 @@ class Dict:
 class Tuple:
     def __init__(self, *spaces):
         self.spaces = spaces
-
-
-class Text:
-    pass
 
 
 class Counting:

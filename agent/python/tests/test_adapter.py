@@ -1,4 +1,5 @@
 """Spaces of every kind, as the C programs see them; callables, options and mistakes. No broker and no extension is needed."""
+import collections
 import os
 import pathlib
 import subprocess
@@ -18,19 +19,10 @@ class Box:
         self.low, self.high = np.full(shape, low), np.full(shape, high)
 
 
-class Discrete:
-    def __init__(self, n, start=0):
-        self.n, self.start = n, start
-
-
-class MultiDiscrete:
-    def __init__(self, nvec):
-        self.nvec = np.array(nvec)
-
-
-class MultiBinary:
-    def __init__(self, n):
-        self.n = n
+Discrete = collections.namedtuple("Discrete", "n start", defaults=[0])
+MultiDiscrete = collections.namedtuple("MultiDiscrete", "nvec")
+MultiBinary = collections.namedtuple("MultiBinary", "n")
+Text = collections.namedtuple("Text", "")
 
 
 class Dict:
@@ -41,10 +33,6 @@ class Dict:
 class Tuple:
     def __init__(self, *parts):
         self.spaces = parts
-
-
-class Text:
-    pass
 
 
 def stored(space, value):
