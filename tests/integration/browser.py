@@ -21,11 +21,12 @@ def available():
     return ""
 
 
-def fetch(url, headers=None, body=None):
+def fetch(url, headers=None, body=None, method=None):
     """Status and bytes of an answer. A body is posted as JSON."""
-    data, kind = (None, {}) if body is None else (json.dumps(body).encode(), {"Content-Type": "application/json"})
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})}, method=method)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, {**kind, **(headers or {})}), timeout=300) as reply:
+        with urllib.request.urlopen(request, timeout=300) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -65,13 +66,11 @@ class Browser:
         raise BrowserError("chromedriver did not start:\n" + "".join(said))
 
     def _call(self, method, path, body=None):
-        data = None if method == "GET" or method == "DELETE" else json.dumps(body or {}).encode()
-        request = urllib.request.Request(self.base + path, data=data, method=method, headers={"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=300) as reply:
-                return json.load(reply)["value"]
-        except urllib.error.HTTPError as error:
-            raise BrowserError(json.load(error)["value"]["message"].split("\n")[0]) from None
+        status, answer = fetch(self.base + path, body=(body or {}) if method == "POST" else None, method=method)
+        value = json.loads(answer)["value"]
+        if status >= 400:
+            raise BrowserError(value["message"].split("\n")[0])
+        return value
 
     def call(self, method, path, body=None):
         return self._call(method, f"/session/{self.session}{path}", body)

@@ -53,7 +53,6 @@ def test_to_the_last_step():
     with Place() as place:
         launcher = place.launch()
         text = launcher.ends()
-        place.nobody_left()
         contains(text, "starting steps 0/3,000", RESULT, "3,000 steps", "final return ", "report: runs/small-")
         check("\x1b" not in text and "\r" not in text, "a file is no terminal:", repr(text))
         folder = launcher.folder.resolve()

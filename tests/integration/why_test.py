@@ -6,8 +6,8 @@ import pathlib
 import subprocess
 import sys
 import threading
-import urllib.request
 
+from browser import fetch
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, eventually, program, sets
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
@@ -32,8 +32,7 @@ class Watched:
         self.threads = []
 
     def verdict(self):
-        with urllib.request.urlopen(self.base + "api/state", timeout=PATIENCE) as reply:
-            return json.load(reply)["verdict"]
+        return json.loads(fetch(self.base + "api/state")[1])["verdict"]
 
     def await_cause(self, cause, blocked):
         seen = []
