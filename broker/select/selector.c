@@ -42,7 +42,16 @@ static void taken_add(struct taken *self, uint32_t slot, float weight)
     self->list[self->n++] = (struct taken_slot){slot, weight};
 }
 
-/* What a selector that draws saves: its generator and a number. */
+/* The create of a selector without options, whose state make(name, which, capacity) returns. */
+#define PLAIN_CREATE(name, make, which)                                                                                \
+    static void *name##_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed,         \
+                               rp_error *err)                                                                          \
+    {                                                                                                                  \
+        (void)seed;                                                                                                    \
+        return selector_check_plain(#name, options, n_options, capacity, err) == RP_OK ? make(which, capacity) : NULL; \
+    }
+
+/* What a selector that draws saves: its generator, which is the first in its state, and a number. */
 struct saved {
     uint64_t rng[4];
     uint32_t number, zero;
@@ -56,6 +65,18 @@ static uint32_t saved_write(const struct rng *rng, uint32_t number, void *out, u
     memcpy(saved.rng, rng->s, sizeof saved.rng);
     memcpy(out, &saved, sizeof saved);
     return sizeof saved;
+}
+
+static bool saved_read(struct saved *self, const void *data, uint32_t size)
+{
+    if (size == sizeof *self)
+        memcpy(self, data, size);
+    return size == sizeof *self;
+}
+
+static void drawing_seed(void *state, uint64_t seed)
+{
+    rng_seed(state, seed);
 }
 
 /* ---- fifo and lifo: one list in the order of insertion, picked from its oldest or its newest end. An update of the priority keeps
@@ -87,11 +108,8 @@ static void list_destroy(void *state)
     free(self);
 }
 
-static void *list_create(const char *name, bool newest_first, const rp_option *options, uint32_t n_options,
-                         uint32_t capacity, rp_error *err)
+static struct list *list_new(bool newest_first, uint32_t capacity)
 {
-    if (selector_check_plain(name, options, n_options, capacity, err) != RP_OK)
-        return NULL;
     struct list *self = need_alloc(sizeof *self);
     *self = (struct list){
         .links = reserve_map(capacity * sizeof *self->links), .capacity = capacity, .newest_first = newest_first};
@@ -100,17 +118,8 @@ static void *list_create(const char *name, bool newest_first, const rp_option *o
     return self;
 }
 
-static void *fifo_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed, rp_error *err)
-{
-    (void)seed;
-    return list_create("fifo", false, options, n_options, capacity, err);
-}
-
-static void *lifo_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed, rp_error *err)
-{
-    (void)seed;
-    return list_create("lifo", true, options, n_options, capacity, err);
-}
+PLAIN_CREATE(fifo, list_new, false)
+PLAIN_CREATE(lifo, list_new, true)
 
 static void list_insert(void *state, uint32_t slot, double priority)
 {
@@ -216,10 +225,10 @@ const rp_selector_ops selector_lifo = LIST_OPS("lifo", lifo_create, NULL);
 #define SPARSE 8u
 
 struct uniform {
+    struct rng rng; /* first */
     struct slotset present;
     uint32_t capacity;
     uint32_t high; /* no slot from this one on is in use */
-    struct rng rng;
     struct taken taken;
 };
 
@@ -241,12 +250,6 @@ static void *uniform_create(const rp_option *options, uint32_t n_options, uint32
     self->capacity = capacity;
     rng_seed(&self->rng, seed);
     return self;
-}
-
-static void uniform_seed(void *state, uint64_t seed)
-{
-    struct uniform *self = state;
-    rng_seed(&self->rng, seed);
 }
 
 static void uniform_insert(void *state, uint32_t slot, double priority)
@@ -334,10 +337,8 @@ static bool uniform_load(void *state, const void *data, uint32_t size)
 {
     struct uniform *self = state;
     struct saved saved;
-    if (size != sizeof saved)
-        return false;
-    memcpy(&saved, data, sizeof saved);
-    if (saved.number < self->high || saved.number > self->capacity || !rng_load(&self->rng, saved.rng))
+    if (!saved_read(&saved, data, size) || saved.number < self->high || saved.number > self->capacity ||
+        !rng_load(&self->rng, saved.rng))
         return false;
     self->high = self->present.count ? saved.number : 0;
     return true;
@@ -360,7 +361,7 @@ const rp_selector_ops selector_uniform = {
     .save = uniform_save,
     .load = uniform_load,
     .mass = uniform_mass,
-    .seed = uniform_seed,
+    .seed = drawing_seed,
 };
 
 /* ---- min_heap and max_heap: pick the item of lowest or highest priority; among equals the item that was inserted or updated least
@@ -392,11 +393,8 @@ static void heap_destroy(void *state)
     free(self);
 }
 
-static void *heap_create(const char *name, double sign, const rp_option *options, uint32_t n_options, uint32_t capacity,
-                         rp_error *err)
+static struct heap *heap_new(double sign, uint32_t capacity)
 {
-    if (selector_check_plain(name, options, n_options, capacity, err) != RP_OK)
-        return NULL;
     struct heap *self = need_alloc(sizeof *self);
     *self = (struct heap){.capacity = capacity,
                           .returned = INT64_MIN + 1, /* its order is above 0 */
@@ -406,19 +404,8 @@ static void *heap_create(const char *name, double sign, const rp_option *options
     return self;
 }
 
-static void *min_heap_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed,
-                             rp_error *err)
-{
-    (void)seed;
-    return heap_create("min_heap", 1.0, options, n_options, capacity, err);
-}
-
-static void *max_heap_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed,
-                             rp_error *err)
-{
-    (void)seed;
-    return heap_create("max_heap", -1.0, options, n_options, capacity, err);
-}
+PLAIN_CREATE(min_heap, heap_new, 1.0)
+PLAIN_CREATE(max_heap, heap_new, -1.0)
 
 static bool heap_before(const struct selector_entry *a, const struct selector_entry *b)
 {
@@ -601,9 +588,9 @@ const rp_selector_ops selector_max_heap = HEAP_OPS("max_heap", max_heap_create);
 #define UPDATE_BLOCK 256u
 
 struct prioritized {
+    struct rng rng; /* first */
     struct sumtree tree;
     struct slotset present; /* used when all weights are 0, and to mark the slots that pick_distinct took */
-    struct rng rng;
     double exponent;
     double max_priority;  /* largest priority whose weight is still a float32 */
     double low, high;     /* priorities in between have weights of their own; others count as the nearer bound */
@@ -686,12 +673,6 @@ static void *prioritized_create(const rp_option *options, uint32_t n_options, ui
     self->last_weight = weight_of(self, self->last_priority);
     rng_seed(&self->rng, seed);
     return self;
-}
-
-static void prioritized_seed(void *state, uint64_t seed)
-{
-    struct prioritized *self = state;
-    rng_seed(&self->rng, seed);
 }
 
 static rp_status prioritized_check(void *state, double priority, rp_error *err)
@@ -861,10 +842,8 @@ static bool prioritized_load(void *state, const void *data, uint32_t size)
 {
     struct prioritized *self = state;
     struct saved saved;
-    if (size != sizeof saved)
-        return false;
-    memcpy(&saved, data, sizeof saved);
-    if (!rng_load(&self->rng, saved.rng) || !sumtree_set_until_exact(&self->tree, saved.number))
+    if (!saved_read(&saved, data, size) || !rng_load(&self->rng, saved.rng) ||
+        !sumtree_set_until_exact(&self->tree, saved.number))
         return false;
     sumtree_rebuild(&self->tree);
     return true;
@@ -895,7 +874,7 @@ const rp_selector_ops selector_prioritized = {
     .save = prioritized_save,
     .load = prioritized_load,
     .mass = prioritized_mass,
-    .seed = prioritized_seed,
+    .seed = drawing_seed,
     .bounds = prioritized_bounds,
 };
 
