@@ -21,7 +21,7 @@
 /* A params_get that waits. */
 struct params_wait {
     struct wait wait;
-    struct params_wait *next, **prev;
+    LIST_ENTRY(params_wait) link;
     Replay__ParamsGet *ask;
 };
 
@@ -123,11 +123,9 @@ static void get_end(void *ctx, struct wait *wait)
     struct service *service = ctx;
     struct params_wait *self = (struct params_wait *)wait;
     if (service->params_waits.wake_next == self)
-        service->params_waits.wake_next = self->next;
+        service->params_waits.wake_next = LIST_NEXT(self, link);
     wait_end(&self->wait);
-    *self->prev = self->next;
-    if (self->next)
-        self->next->prev = self->prev;
+    LIST_REMOVE(self, link);
     unpack_free(&self->ask->base);
     free(self);
 }
@@ -168,12 +166,12 @@ static bool wake_slice(struct service *service)
     for (uint32_t i = 0; i < WAKE_SLICE; i++) {
         if (!waits->wake_next && waits->wake_again) {
             waits->wake_again = false;
-            waits->wake_next = waits->first;
+            waits->wake_next = LIST_FIRST(&waits->list);
         }
         struct params_wait *wait = waits->wake_next;
         if (!wait)
             return false;
-        waits->wake_next = wait->next;
+        waits->wake_next = LIST_NEXT(wait, link);
         if (get_is_ready(service->params, wait->ask) &&
             get_answer(service, &wait->wait.to, wait->wait.id, wait->ask, false))
             get_end(service, &wait->wait);
@@ -448,11 +446,7 @@ rp_status req_params_get(struct service *service, struct request *request, rp_er
         return (rp_status)err->status;
     waiting->ask = ask;
     request->body = NULL; /* taken */
-    waiting->next = service->params_waits.first;
-    waiting->prev = &service->params_waits.first;
-    if (waiting->next)
-        waiting->next->prev = &waiting->next;
-    service->params_waits.first = waiting;
+    LIST_INSERT_HEAD(&service->params_waits.list, waiting, link);
     return RP_OK;
 }
 

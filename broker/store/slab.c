@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/queue.h>
 
 #include "broker/store/reserve.h"
 #include "proto/base/need.h"
@@ -19,7 +20,7 @@
 
 /* The header of a slab, at the start of its 64 KiB. Free places are chained through their first word. */
 struct slab {
-    struct slab *next, *prev; /* in its class's list of slabs with room, or in the list of empty slabs */
+    LIST_ENTRY(slab) link; /* in its class's list of slabs with room, or in the list of empty slabs */
     void *free;
     struct region *region;
     uint32_t object_bytes;
@@ -29,9 +30,10 @@ struct slab {
     uint32_t part; /* bytes of the slab that each object takes: with its share of the head and of the rest at the end */
     bool listed;
 };
+LIST_HEAD(slab_list, slab);
 
 struct region {
-    struct region *next, *prev;
+    LIST_ENTRY(region) link;
     uint8_t *memory;
     uint32_t used;  /* slabs in use or spare */
     uint32_t empty; /* spare slabs among them */
@@ -40,10 +42,9 @@ struct region {
 struct slab_heap {
     struct slab_bytes bytes; /* first */
     bool ahead;
-    struct slab *room[SLAB_CLASSES];
-    struct slab *spare;
+    struct slab_list room[SLAB_CLASSES], spare;
     uint32_t n_spare;
-    struct region *regions;
+    LIST_HEAD(, region) regions;
     uint32_t n_regions;
 };
 
@@ -63,24 +64,15 @@ static uint32_t class_bytes(uint32_t class)
     return slab_step_bytes(class - SMALL_CLASSES);
 }
 
-static void list_push(struct slab **list, struct slab *slab)
+static void list_push(struct slab_list *list, struct slab *slab)
 {
-    slab->prev = NULL;
-    slab->next = *list;
-    if (*list)
-        (*list)->prev = slab;
-    *list = slab;
+    LIST_INSERT_HEAD(list, slab, link);
     slab->listed = true;
 }
 
-static void list_drop(struct slab **list, struct slab *slab)
+static void list_drop(struct slab *slab)
 {
-    if (slab->prev)
-        slab->prev->next = slab->next;
-    else
-        *list = slab->next;
-    if (slab->next)
-        slab->next->prev = slab->prev;
+    LIST_REMOVE(slab, link);
     slab->listed = false;
 }
 
@@ -92,10 +84,7 @@ static struct region *region_new(struct slab_heap *self)
         return NULL;
     struct region *region = need_alloc(sizeof *region);
     region->memory = memory;
-    region->next = self->regions;
-    if (self->regions)
-        self->regions->prev = region;
-    self->regions = region;
+    LIST_INSERT_HEAD(&self->regions, region, link);
     self->n_regions++;
     return region;
 }
@@ -104,15 +93,10 @@ static void region_drop(struct slab_heap *self, struct region *region)
 {
     for (uint32_t i = 0; i < SLABS_PER_REGION; i++) {
         struct slab *slab = (struct slab *)(void *)(region->memory + (size_t)i * SLAB_BYTES);
-        list_drop(&self->spare, slab);
+        list_drop(slab);
         self->n_spare--;
     }
-    if (region->prev)
-        region->prev->next = region->next;
-    else
-        self->regions = region->next;
-    if (region->next)
-        region->next->prev = region->prev;
+    LIST_REMOVE(region, link);
     munmap(region->memory, REGION_BYTES);
     free(region);
     self->n_regions--;
@@ -135,10 +119,10 @@ static bool region_fill_spare(struct slab_heap *self)
 
 static struct slab *slab_new(struct slab_heap *self, uint32_t class)
 {
-    if (!self->spare && !region_fill_spare(self))
+    if (LIST_EMPTY(&self->spare) && !region_fill_spare(self))
         return NULL;
-    struct slab *slab = self->spare;
-    list_drop(&self->spare, slab);
+    struct slab *slab = LIST_FIRST(&self->spare);
+    list_drop(slab);
     self->n_spare--;
     slab->region->empty--;
     slab->free = NULL;
@@ -155,7 +139,7 @@ static struct slab *slab_new(struct slab_heap *self, uint32_t class)
 static void slab_retire(struct slab_heap *self, struct slab *slab)
 {
     if (slab->listed)
-        list_drop(&self->room[slab->class], slab);
+        list_drop(slab);
     self->bytes.reserved -= SLAB_BYTES;
     list_push(&self->spare, slab);
     self->n_spare++;
@@ -176,9 +160,9 @@ void slab_heap_destroy(struct slab_heap **self)
 {
     if (!*self)
         return;
-    while ((*self)->regions) {
-        struct region *region = (*self)->regions;
-        (*self)->regions = region->next;
+    while (!LIST_EMPTY(&(*self)->regions)) {
+        struct region *region = LIST_FIRST(&(*self)->regions);
+        LIST_REMOVE(region, link);
         munmap(region->memory, REGION_BYTES);
         free(region);
     }
@@ -190,7 +174,7 @@ void *slab_alloc(struct slab_heap *self, size_t size)
 {
     assert(size <= SLAB_MAX_BYTES);
     uint32_t class = class_of(size);
-    struct slab *slab = self->room[class];
+    struct slab *slab = LIST_FIRST(&self->room[class]);
     if (!slab && !(slab = slab_new(self, class)))
         return NULL;
     void *object = slab->free;
@@ -203,7 +187,7 @@ void *slab_alloc(struct slab_heap *self, size_t size)
     slab->used++;
     self->bytes.used += slab->part;
     if (!slab->free && slab->untouched + slab->object_bytes > SLAB_BYTES)
-        list_drop(&self->room[class], slab);
+        list_drop(slab);
     return object;
 }
 
