@@ -508,7 +508,7 @@ static rp_status leases_restore(struct loading *self, struct table *table, rp_er
             continue;
         struct loaded_lease *from = &self->leases[item_lease(item) - 1];
         if (!from->lease)
-            from->lease = lease_restore(leases, from->client, from->id, table, from->ms);
+            from->lease = lease_make(leases, from->client, from->id, table, from->ms);
         lease_restore_item(from->lease, slot);
     }
     free(aged);

@@ -21,28 +21,12 @@ static void account(struct leases *self, int64_t bytes)
     self->samples->store->overhead += (uint64_t)bytes;
 }
 
-static struct lease *at(const struct leases *self, uint32_t number)
+struct lease *lease_numbered(const struct leases *self, uint32_t number)
 {
     return number && number <= self->n ? self->list[number - 1] : NULL;
 }
 
 /* ---- holders ---- */
-
-static void holder_link(struct lease_holder *self, struct lease_holder **list)
-{
-    self->prev = list;
-    self->next = *list;
-    if (*list)
-        (*list)->prev = &self->next;
-    *list = self;
-}
-
-static void holder_unlink(const struct lease_holder *self)
-{
-    *self->prev = self->next;
-    if (self->next)
-        self->next->prev = self->prev;
-}
 
 static struct lease_holder *holder_make(struct leases *self, uint64_t client)
 {
@@ -51,8 +35,8 @@ static struct lease_holder *holder_make(struct leases *self, uint64_t client)
         return holder;
     holder = need_alloc(sizeof *holder);
     *holder = (struct lease_holder){.client = client, .descriptor = -1};
-    holder->end = &holder->first;
-    holder_link(holder, &self->holders);
+    TAILQ_INIT(&holder->leases);
+    LIST_INSERT_HEAD(&self->holders, holder, link);
     idmap_put(&self->clients, client, holder);
     return holder;
 }
@@ -60,15 +44,11 @@ static struct lease_holder *holder_make(struct leases *self, uint64_t client)
 static void holder_leave(struct leases *self, struct lease *lease)
 {
     struct lease_holder *holder = lease->holder;
-    *lease->prev = lease->next;
-    if (lease->next)
-        lease->next->prev = lease->prev;
-    else
-        holder->end = lease->prev;
+    TAILQ_REMOVE(&holder->leases, lease, link);
     lease->holder = NULL;
-    if (holder->first)
+    if (!TAILQ_EMPTY(&holder->leases))
         return;
-    holder_unlink(holder);
+    LIST_REMOVE(holder, link);
     idmap_remove(&self->clients, holder->client);
     free(holder);
 }
@@ -76,8 +56,8 @@ static void holder_leave(struct leases *self, struct lease *lease)
 static void holder_heard(struct leases *self, struct lease_holder *holder, int descriptor)
 {
     if (holder->gone) {
-        holder_unlink(holder);
-        holder_link(holder, &self->holders);
+        LIST_REMOVE(holder, link);
+        LIST_INSERT_HEAD(&self->holders, holder, link);
     }
     holder->descriptor = descriptor;
     holder->connection = 0;
@@ -95,7 +75,7 @@ void leases_heard(struct leases *self, const struct request *request)
 
 /* ---- life of a lease ---- */
 
-static struct lease *lease_make(struct leases *self, uint64_t client, uint64_t id, struct table *table, uint32_t ms)
+struct lease *lease_make(struct leases *self, uint64_t client, uint64_t id, struct table *table, uint32_t ms)
 {
     struct lease *lease = need_alloc(sizeof *lease);
     struct lease_holder *holder = holder_make(self, client);
@@ -110,9 +90,7 @@ static struct lease *lease_make(struct leases *self, uint64_t client, uint64_t i
     lease->slots = lease->few;
     lease->capacity = LEASE_FEW;
     self->list[number - 1] = lease;
-    lease->prev = holder->end;
-    *holder->end = lease;
-    holder->end = &lease->next;
+    TAILQ_INSERT_TAIL(&holder->leases, lease, link);
     account(self, sizeof *lease);
     return lease;
 }
@@ -173,13 +151,13 @@ static bool step(struct chore *chore)
 {
     struct leases *self = (struct leases *)(void *)((char *)chore - offsetof(struct leases, chore));
     for (uint32_t left = SLICE_ITEMS; left;) {
-        struct lease *lease = self->ending;
+        struct lease *lease = TAILQ_FIRST(&self->ending);
         if (!lease) {
-            if (!self->gone) {
+            if (LIST_EMPTY(&self->gone)) {
                 self->running = false;
                 return false;
             }
-            lease_stop(self->gone->first);
+            lease_stop(TAILQ_FIRST(&LIST_FIRST(&self->gone)->leases));
             continue;
         }
         /* In the order in which they were delivered. */
@@ -191,9 +169,7 @@ static bool step(struct chore *chore)
         if (lease->left)
             return true;
         left -= left > 0; /* one without items is work, too */
-        self->ending = lease->next;
-        if (!self->ending)
-            self->last_ending = &self->ending;
+        TAILQ_REMOVE(&self->ending, lease, link);
         lease_free(lease);
     }
     return true;
@@ -214,9 +190,7 @@ static void lease_end(struct lease *lease)
     timer_clear(&self->samples->loop->timers, &lease->timer);
     holder_leave(self, lease);
     lease->left = lease->n; /* from the first on: those that were acknowledged are not its any more */
-    lease->next = NULL;
-    *self->last_ending = lease;
-    self->last_ending = &lease->next;
+    TAILQ_INSERT_TAIL(&self->ending, lease, link);
     run(self);
 }
 
@@ -302,15 +276,10 @@ rp_status lease_check(const struct wire_sample *ask, const struct table *table, 
 
 /* ---- what clients say ---- */
 
-const struct lease *lease_numbered(const struct leases *self, uint32_t number)
-{
-    return at(self, number);
-}
-
 struct lease *lease_of(const struct leases *self, uint64_t client, const struct table *table, uint32_t slot)
 {
     const struct item *item = &table->in.items[slot];
-    struct lease *lease = item_is_hidden(item) ? at(self, item_lease(item)) : NULL;
+    struct lease *lease = item_is_hidden(item) ? lease_numbered(self, item_lease(item)) : NULL;
     return lease && lease->holder && lease->holder->client == client ? lease : NULL;
 }
 
@@ -346,15 +315,15 @@ uint32_t leases_change(struct leases *self, uint64_t client, struct table *table
 
 void leases_sweep(struct leases *self)
 {
-    for (struct lease_holder *holder = self->holders, *next; holder; holder = next) {
-        next = holder->next;
+    for (struct lease_holder *holder = LIST_FIRST(&self->holders), *next; holder; holder = next) {
+        next = LIST_NEXT(holder, link);
         bool ended = connection_has_ended(self->samples->peers, holder->descriptor, &holder->connection);
         holder->gone = ended && holder->missing;
         holder->missing = ended;
         if (!holder->gone)
             continue;
-        holder_unlink(holder);
-        holder_link(holder, &self->gone);
+        LIST_REMOVE(holder, link);
+        LIST_INSERT_HEAD(&self->gone, holder, link);
         run(self);
     }
 }
@@ -367,9 +336,11 @@ void leases_explain(const struct leases *self, const struct table *table, char *
     uint32_t most_items = 0, looks = 0;
     int64_t first_ns = INT64_MAX;
     text[0] = '\0';
-    for (const struct lease_holder *holder = self->holders; holder && looks < LOOKS; holder = holder->next) {
+    for (const struct lease_holder *holder = LIST_FIRST(&self->holders); holder && looks < LOOKS;
+         holder = LIST_NEXT(holder, link)) {
         uint32_t items = 0;
-        for (const struct lease *lease = holder->first; lease && looks < LOOKS; lease = lease->next, looks++) {
+        const struct lease *lease = TAILQ_FIRST(&holder->leases);
+        for (; lease && looks < LOOKS; lease = TAILQ_NEXT(lease, link), looks++) {
             if (lease->table != table)
                 continue;
             items += lease->left;
@@ -389,11 +360,6 @@ void leases_explain(const struct leases *self, const struct table *table, char *
 }
 
 /* ---- restore ---- */
-
-struct lease *lease_restore(struct leases *self, uint64_t client, uint64_t id, struct table *table, uint32_t ms)
-{
-    return lease_make(self, client, id, table, ms);
-}
 
 void lease_restore_item(struct lease *self, uint32_t slot)
 {
@@ -416,7 +382,7 @@ void lease_restored(struct lease *self, bool answered)
 void leases_init(struct leases *self, struct samples *samples)
 {
     *self = (struct leases){.samples = samples, .chore = {.step = step}};
-    self->last_ending = &self->ending;
+    TAILQ_INIT(&self->ending);
 }
 
 void leases_fini(struct leases *self)

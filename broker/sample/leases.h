@@ -24,6 +24,8 @@
 #ifndef BROKER_LEASES_H
 #define BROKER_LEASES_H
 
+#include <sys/queue.h>
+
 #include "broker/loop/idmap.h"
 #include "broker/loop/loop.h"
 #include "proto/wire/wire.h"
@@ -36,8 +38,8 @@ struct waiter;
 /* A client that has leases. */
 struct lease_holder {
     uint64_t client;
-    struct lease *first, **end;
-    struct lease_holder **prev, *next; /* of `holders` or `gone` */
+    TAILQ_HEAD(, lease) leases;    /* oldest first */
+    LIST_ENTRY(lease_holder) link; /* of `holders` or `gone` */
     int descriptor; /* of the connection of its last request, and the number of that connection; -1: not known */
     uint64_t connection;
     bool missing; /* the last sweep found the connection ended */
@@ -53,7 +55,7 @@ struct lease {
     struct timer timer;
     struct leases *leases;
     struct lease_holder *holder; /* NULL: it ends */
-    struct lease *next, **prev;  /* of the holder, oldest first; or of those that end */
+    TAILQ_ENTRY(lease) link;     /* of the holder; or of those that end */
     uint64_t client, id;
     struct table *table;
     struct waiter *waiter; /* the sample that it is for, while that waits */
@@ -73,10 +75,10 @@ struct leases {
     uint32_t *free; /* numbers */
     uint32_t n_free;
     struct idmap clients; /* lease_holder by client */
-    struct lease_holder *holders, *gone;
-    struct lease *ending, **last_ending; /* in the order in which they ended */
-    struct chore chore;                  /* returns the items of those that end */
-    bool running;                        /* it is among the chores */
+    LIST_HEAD(, lease_holder) holders, gone;
+    TAILQ_HEAD(, lease) ending; /* in the order in which they ended */
+    struct chore chore;         /* returns the items of those that end */
+    bool running;               /* it is among the chores */
 };
 
 void leases_init(struct leases *self, struct samples *samples);
@@ -99,7 +101,7 @@ void lease_leave(struct lease *self);
 /* Returns the lease of a client that an item is under. NULL: it is under none. */
 struct lease *lease_of(const struct leases *self, uint64_t client, const struct table *table, uint32_t slot);
 /* Returns the lease that a number of an item names. */
-const struct lease *lease_numbered(const struct leases *self, uint32_t number);
+struct lease *lease_numbered(const struct leases *self, uint32_t number);
 /* Acknowledges, returns or touches (ask.op) the items of the slots that are under leases of the client. Returns how many are. */
 uint32_t leases_change(struct leases *self, uint64_t client, struct table *table, const struct wire_lease *ask,
                        const uint32_t *slots, uint32_t n);
@@ -111,8 +113,8 @@ void leases_sweep(struct leases *self);
 /* Writes who has items of the table, and for how long. Empty: nobody. */
 void leases_explain(const struct leases *self, const struct table *table, char *text, size_t size);
 
-/* Restores a lease without items, and then each of its items, which is hidden. */
-struct lease *lease_restore(struct leases *self, uint64_t client, uint64_t id, struct table *table, uint32_t ms);
+/* Makes a lease without items, and then restores each of its items, which is hidden. */
+struct lease *lease_make(struct leases *self, uint64_t client, uint64_t id, struct table *table, uint32_t ms);
 void lease_restore_item(struct lease *self, uint32_t slot);
 /* Begins the time of a restored lease, or ends it if its client never got it. */
 void lease_restored(struct lease *self, bool answered);

@@ -135,7 +135,7 @@ static rp_status request_dispatch(struct service *service, struct request *reque
     if (request->head.client)
         request->head.client = identity_client(request->identity, request->head.client);
     kept_samples_settle(service->samples, request->head.client, request->head.settled);
-    if (service->samples->leases.holders)
+    if (!LIST_EMPTY(&service->samples->leases.holders))
         leases_heard(&service->samples->leases, request);
     if (request->head.body == 0)
         return err_set(err, RP_UNSUPPORTED, "the request has no body: it asks for nothing");

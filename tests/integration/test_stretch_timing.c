@@ -345,7 +345,7 @@ static void leases_end(const char *how)
         if (!lease || taken == (slot < n_items / 2 ? 1 : SAMPLE_MAX_ITEMS)) {
             if (lease)
                 lease_restored(lease, true);
-            lease = lease_restore(leases, 1, slot + 1, table, gone ? 1000000 : 1);
+            lease = lease_make(leases, 1, slot + 1, table, gone ? 1000000 : 1);
             taken = 0;
         }
         lease_take(lease, slot);
@@ -354,8 +354,8 @@ static void leases_end(const char *how)
     assert_int_equal(table->in.leased, n_items);
     struct watch watch = {.phase = gone ? "the end of a client with leases" : "the end of leases"};
     if (gone) { /* as a sweep finds it */
-        leases->holders->descriptor = 0;
-        leases->holders->connection = UINT64_MAX;
+        LIST_FIRST(&leases->holders)->descriptor = 0;
+        LIST_FIRST(&leases->holders)->connection = UINT64_MAX;
         for (uint32_t i = 0; i < 2; i++) {
             int64_t start = cpu_now();
             leases_sweep(leases);
@@ -366,7 +366,7 @@ static void leases_end(const char *how)
         turn(&embed, &watch);
     rest(&embed, &watch);
     assert_int_equal(table_visible(table), table->in.size);
-    assert_null(leases->holders);
+    assert_null(LIST_FIRST(&leases->holders));
     judge(&watch);
     embed_stop(&embed);
 }

@@ -92,7 +92,7 @@ EMBED_TEST(a_sampler_that_waits_is_told_who_has_the_items, QUEUE, NULL)
     uint64_t id = testpeer_sample(other, "t", 1, NO_TIMEOUT, 0);
     embed_settle(embed);
     const Replay__WhyReply *why = testpeer_why(peer);
-    unsigned long long client = embed->broker->samples.leases.holders->next->client;
+    unsigned long long client = LIST_NEXT(LIST_FIRST(&embed->broker->samples.leases.holders), link)->client;
     assert_int_equal(why->n_waits, 1);
     assert_has(why->waits[0]->text,
                textf("3 items are under lease, of which client %016llx has 3; the first lease ends in 2.5 s", client));
@@ -356,9 +356,9 @@ static int64_t end_beside(uint64_t others)
     struct leases *leases = &embed.broker->samples.leases;
     enum { GONE = 2000 };
     for (uint64_t client = 1; client <= GONE + others; client++) {
-        lease_restored(lease_restore(leases, client, 1, table(&embed), 1000000), true);
+        lease_restored(lease_make(leases, client, 1, table(&embed), 1000000), true);
         if (client <= GONE)
-            leases->holders->connection = UINT64_MAX;
+            LIST_FIRST(&leases->holders)->connection = UINT64_MAX;
     }
     leases_sweep(leases);
     assert_null(embed.broker->loop.chores.first);
@@ -368,7 +368,7 @@ static int64_t end_beside(uint64_t others)
     }
     int64_t took = cpu_now() - start;
     uint64_t left = 0;
-    for (const struct lease_holder *holder = leases->holders; holder; holder = holder->next)
+    for (const struct lease_holder *holder = LIST_FIRST(&leases->holders); holder; holder = LIST_NEXT(holder, link))
         left++;
     assert_int_equal(left, others);
     embed_stop(&embed);
@@ -491,7 +491,7 @@ static void model_check(struct model *self)
         leased += state == LEASED;
     }
     expect_counts(embed, (uint32_t)(self->inserted - self->done - self->dead), leased, self->done);
-    assert_true(leased || !embed->broker->samples.leases.holders);
+    assert_true(leased || LIST_EMPTY(&embed->broker->samples.leases.holders));
     assert_int_equal(dead->in.size, self->dead);
     assert_int_equal(table(embed)->stats.dead, self->dead);
     assert_int_equal(table(embed)->stats.returned, self->returned);
