@@ -28,17 +28,7 @@ static struct chunk *chunk_make(const struct durable_state *state, uint64_t at, 
     if (store->split && head->bytes >= STORE_SPLIT_BYTES &&
         store->split_bytes + head->bytes > (uint64_t)state->config->storage_memory)
         return store_add_absent(store, head->columns, head->bytes, head->raw_bytes, at);
-    if (head->bytes < STORE_KEEP_BYTES)
-        return store_add(store, head->columns, view->data, head->bytes, head->raw_bytes, NULL);
-    /* A message can be sent without a copy. */
-    zmq_msg_t message;
-    if (zmq_msg_init_size(&message, head->bytes) != 0)
-        return NULL;
-    memcpy(zmq_msg_data(&message), view->data, head->bytes);
-    struct chunk *chunk =
-        store_add(store, head->columns, zmq_msg_data(&message), head->bytes, head->raw_bytes, &message);
-    zmq_msg_close(&message);
-    return chunk;
+    return store_add(store, head->columns, view->data, head->bytes, head->raw_bytes, NULL);
 }
 
 static rp_status chunk_take(void *ctx, uint64_t at, const struct chunk_view *view, rp_error *err)
