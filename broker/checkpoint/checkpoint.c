@@ -115,28 +115,6 @@ static struct kept_checkpoint *kept_add(struct kept_checkpoints *self, uint64_t 
     return &self->list[self->n++];
 }
 
-/* Reads which checkpoints are in the folder. fresh: the broker was told to load none of them. */
-static void kept_checkpoints_init(struct kept_checkpoints *self, struct stream *stream, bool fresh)
-{
-    const struct folder *folder = &stream->folder;
-    self->stream = stream;
-    for (uint32_t i = 0; i < folder->n_files; i++) {
-        const struct folder_file *file = &folder->files[i];
-        if (file->kind != DISK_CHECKPOINT || !file->mine)
-            continue;
-        struct kept_checkpoint *kept = kept_add(self, file->number);
-        rp_error why = {0};
-        kept->useless = read_one(folder, file->number, kept, &why) != RP_OK;
-        if (kept->useless) {
-            log_line(LEVEL_WARN, "B0527", "a checkpoint is damaged", "checkpoint=%llu why=%s",
-                     (unsigned long long)file->number, log_text(why.text));
-            continue;
-        }
-        kept->changed_ns = file->changed_ns;
-        kept->useless = !fresh && file->number > stream->origin;
-    }
-}
-
 /* Notes the segments without live chunks, which may be removed when the checkpoint is whole. */
 static void kept_checkpoints_note_dead(struct kept_checkpoints *self)
 {
@@ -197,12 +175,12 @@ static uint32_t remove_checkpoints(struct kept_checkpoints *self, const bool *ne
     return removed;
 }
 
-/* Removes files that the newest `keep` checkpoints do not need. */
-static void kept_checkpoints_clean(struct kept_checkpoints *self, uint64_t keep)
+void checkpoints_clean(struct checkpoints *of)
 {
+    struct kept_checkpoints *self = &of->kept;
     struct stream *stream = self->stream;
     bool *needed = need_alloc((self->n + 1) * sizeof *needed);
-    uint64_t oldest;
+    uint64_t oldest, keep = of->low ? 1 : (uint64_t)of->state.config->checkpoint_keep;
     uint64_t from = mark_needed(self, keep, stream->journal, needed, &oldest);
     if (!oldest) { /* no checkpoint is usable: the state is in the journal alone */
         free(needed);
@@ -776,11 +754,6 @@ double checkpoint_progress(const struct checkpoints *self)
     return share < 1 ? share : 1;
 }
 
-void checkpoints_clean(struct checkpoints *self)
-{
-    kept_checkpoints_clean(&self->kept, self->low ? 1 : (uint64_t)self->state.config->checkpoint_keep);
-}
-
 /* ---- begin ---- */
 
 rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reason, uint64_t *number, rp_error *err)
@@ -1019,14 +992,25 @@ static void progress_timer(struct timer *timer, void *ctx)
 static void read_kept(struct checkpoints *self)
 {
     const char *load = self->state.config->checkpoint_load;
-    kept_checkpoints_init(&self->kept, self->stream, load && strcmp(load, "none") == 0);
-    for (uint32_t i = 0; i < self->kept.n; i++) {
-        const struct kept_checkpoint *kept = &self->kept.list[i];
+    bool fresh = load && strcmp(load, "none") == 0; /* the broker was told to load none of them */
+    const struct folder *folder = &self->stream->folder;
+    self->kept.stream = self->stream;
+    for (uint32_t i = 0; i < folder->n_files; i++) {
+        const struct folder_file *file = &folder->files[i];
+        if (file->kind != DISK_CHECKPOINT || !file->mine)
+            continue;
+        struct kept_checkpoint *kept = kept_add(&self->kept, file->number);
+        rp_error why = {0};
+        bool damaged = read_one(folder, file->number, kept, &why) != RP_OK;
+        kept->useless = damaged || (!fresh && file->number > self->stream->origin);
+        if (damaged)
+            log_line(LEVEL_WARN, "B0527", "a checkpoint is damaged", "checkpoint=%llu why=%s",
+                     (unsigned long long)file->number, log_text(why.text));
         if (kept->useless)
             continue;
         self->last.number = kept->number;
         self->last.based_on = kept->base;
-        self->last_ns = kept->changed_ns - self->state.loop->wall_offset_ns;
+        self->last_ns = file->changed_ns - self->state.loop->wall_offset_ns;
     }
     kept_checkpoints_note_dead(&self->kept);
 }

@@ -38,7 +38,6 @@ struct checkpoint_listener {
 /* A checkpoint in the folder, and the list of them. */
 struct kept_checkpoint {
     uint64_t number, base, journal;
-    int64_t changed_ns; /* CLOCK_REALTIME of the file; 0: written by this process */
     uint64_t *segments; /* that it needs */
     uint32_t n_segments;
     bool useless; /* damaged, or newer than the one that the broker was started from */
