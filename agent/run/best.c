@@ -8,6 +8,7 @@
 
 #include "agent/run/run_log.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 
@@ -83,7 +84,7 @@ void best_file_open(struct best_file *self, const char *folder, bool fresh)
     if (!folder || !folder[0])
         return;
     snprintf(self->path, sizeof self->path, "%s/" BEST_WEIGHTS_FILE, folder);
-    run_log_make_folders(self->path);
+    io_make_parents(self->path, 0755);
     if (fresh)
         unlink(self->path);
     if (access(self->path, F_OK) != 0)

@@ -11,6 +11,7 @@
 #include "proto/base/crc32c.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 #include "replay/admin.h"
@@ -395,7 +396,7 @@ static void take_snapshot(struct learner *self, uint64_t before)
     char path[512], why[512];
     rp_error err = {0};
     snprintf(path, sizeof path, "%s/snapshots/%012llu.weights", config->folder, (unsigned long long)steps);
-    run_log_make_folders(path);
+    io_make_parents(path, 0755);
     if (learner_save(self, path, &err) != RP_OK)
         log_line(LEVEL_ERROR, "A0210", "a snapshot of the learner could not be saved", "why=%s",
                  log_quote(why, sizeof why, err.text));

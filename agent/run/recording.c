@@ -40,7 +40,7 @@ struct recording *recording_new(const char *folder, bool fresh)
         return NULL;
     struct recording *self = need_alloc(sizeof *self);
     path_of(folder, self->path, sizeof self->path);
-    run_log_make_folders(self->path); /* once: if the folder goes away later, that is logged */
+    io_make_parents(self->path, 0755); /* once: if the folder goes away later, that is logged */
     if (fresh)
         unlink(self->path);
     return self;

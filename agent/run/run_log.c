@@ -2,31 +2,18 @@
 #include "agent/run/run_log.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/run/thin.h"
 #include "event.pb-c.h"
 #include "proto/base/crc32c.h"
+#include "proto/base/io.h"
 #include "proto/base/json.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
-
-void run_log_make_folders(const char *path)
-{
-    char folder[PATH_MAX];
-    if ((size_t)snprintf(folder, sizeof folder, "%s", path) >= sizeof folder)
-        return;
-    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(folder, 0755);
-        *slash = '/';
-    }
-}
 
 /* ---- TensorBoard's event files ----
  *
@@ -84,7 +71,7 @@ static bool open_new(struct event_writer *self, double time_s)
     errno = EEXIST;
     for (int i = 0; i < NAMES_TRIED && !ok && errno == EEXIST; i++) {
         char *path = need_print("%s/events.out.tfevents.%010lld.%s.%s", self->folder, seconds + i, host, self->process);
-        run_log_make_folders(path);
+        io_make_parents(path, 0755);
         ok = record_file_open(&self->file, path, true);
         free(path);
     }
@@ -212,7 +199,7 @@ bool run_log_open(struct run_log *self)
 {
     if (!self->on || self->lines.file.fd >= 0)
         return true;
-    run_log_make_folders(self->lines.path);
+    io_make_parents(self->lines.path, 0755);
     return line_file_open(&self->lines);
 }
 

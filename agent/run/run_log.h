@@ -37,7 +37,4 @@ bool run_log_open(struct run_log *self);
 /* Lines, events and whole reports that could not be written. */
 uint64_t run_log_lost(const struct run_log *self);
 
-/* Makes missing folders above a file. A failure shows when the file is opened. */
-void run_log_make_folders(const char *path);
-
 #endif

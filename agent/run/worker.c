@@ -18,6 +18,7 @@
 #include "agent/run/stop.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/json.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
@@ -763,7 +764,7 @@ static rp_status learner_work_open(struct learner_work *self, const struct worke
         return (rp_status)err->status;
     if (config->folder && config->folder[0]) {
         snprintf(self->state_path, sizeof self->state_path, "%s/" LEARNER_STATE_FILE, config->folder);
-        run_log_make_folders(self->state_path); /* once: if the folder goes away later, that is logged */
+        io_make_parents(self->state_path, 0755); /* once: if the folder goes away later, that is logged */
     }
     self->reported_ns = clock_ns();
     if (config->learners.save_every_ns > 0)

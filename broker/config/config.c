@@ -14,6 +14,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/need.h"
 #include "proto/base/utf8.h"
 
@@ -1062,13 +1063,8 @@ void config_make_parts(const struct broker_config *config, const char *folder)
 {
     char path[4096 + 32];
     for (uint32_t i = 0; folder && i < config_shards(config); i++) {
-        snprintf(path, sizeof path, "%.4096s/shard-%u", folder, i);
-        for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-            *slash = '\0';
-            mkdir(path, 0777);
-            *slash = '/';
-        }
-        mkdir(path, 0777);
+        snprintf(path, sizeof path, "%.4096s/shard-%u/", folder, i);
+        io_make_parents(path, 0777);
     }
 }
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,16 +173,10 @@ static rp_status check_owner(struct folder *self, const struct found *found, uin
 
 static rp_status folder_make(const char *path, rp_error *err)
 {
-    char part[4096];
-    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+    if (strlen(path) >= PATH_MAX)
         return err_set(err, RP_INVALID_ARGUMENT, "the folder's name is too long");
-    for (char *p = part + 1; *p; p++)
-        if (*p == '/') {
-            *p = '\0';
-            mkdir(part, 0777);
-            *p = '/';
-        }
-    if (mkdir(part, 0777) != 0 && errno != EEXIST)
+    io_make_parents(path, 0777);
+    if (mkdir(path, 0777) != 0 && errno != EEXIST)
         return err_set(err, RP_IO, "folder '%s' cannot be created: %s", path, strerror(errno));
     return RP_OK;
 }

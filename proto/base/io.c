@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 bool io_write(int fd, const void *data, size_t size, int64_t offset)
@@ -86,4 +87,16 @@ bool io_replace(const char *path, const void *data, size_t size, mode_t mode, bo
     unlink(temporary);
     errno = error;
     return false;
+}
+
+void io_make_parents(const char *path, mode_t mode)
+{
+    char folder[PATH_MAX];
+    if ((size_t)snprintf(folder, sizeof folder, "%s", path) >= sizeof folder)
+        return;
+    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(folder, mode);
+        *slash = '/';
+    }
 }

@@ -18,6 +18,8 @@ bool io_text(const char *path, char *out, size_t size);
  * failure the old file stays. */
 bool io_replace(const char *path, const void *data, size_t size, mode_t mode, bool durable);
 
+/* Makes missing folders above a file. A failure shows when the file is opened. */
+void io_make_parents(const char *path, mode_t mode);
 /* Makes the names of files in a folder durable. */
 bool io_sync_folder(const char *path);
 
