@@ -1162,7 +1162,7 @@ const struct schema broker_schema = {
     .check = config_check,
 };
 
-static void check_strictly(void *root, struct schema_report *report)
+void config_check_strictly(void *root, struct schema_report *report)
 {
     rp_error err = {0};
     config_check(root, report);
@@ -1170,15 +1170,6 @@ static void check_strictly(void *root, struct schema_report *report)
     if (config_check_keys(root, &err) != RP_OK)
         schema_problem(report, "security.keys", "%s", err.text);
 }
-
-const struct schema broker_schema_strict = {
-    .name = "broker",
-    .rows = rows,
-    .n_rows = sizeof rows / sizeof rows[0],
-    .root_size = sizeof(struct broker_config),
-    .aliases = broker_aliases,
-    .check = check_strictly,
-};
 
 const char broker_default_yaml[] =
     "# The embedded default: one prioritized table, on ports of the loopback interface.\n"

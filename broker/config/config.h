@@ -92,9 +92,9 @@ struct broker_config {
 };
 
 extern const struct schema broker_schema;
-/* The same with config_check_memory, for `--check`: a broker that is short of memory runs nevertheless. */
-extern const struct schema broker_schema_strict;
 extern const struct schema_alias broker_aliases[];
+/* The schema's check with config_check_memory, for `--check`: a broker that is short of memory runs nevertheless. */
+void config_check_strictly(void *root, struct schema_report *report);
 
 /* The configuration without -c: one prioritized table named "replay". */
 extern const char broker_default_yaml[];

@@ -93,7 +93,10 @@ static bool settings_read(const struct settings *self, struct broker_config *con
         return false;
     struct schema_report *report = schema_report_new();
     const struct schema_source source = source_of(self);
-    bool ok = schema_read(self->check ? &broker_schema_strict : &broker_schema, &source, config, report);
+    struct schema schema = broker_schema;
+    if (self->check)
+        schema.check = config_check_strictly;
+    bool ok = schema_read(&schema, &source, config, report);
     if (!ok) {
         fputs(schema_report_text(report), stderr);
         fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",
