@@ -1211,6 +1211,7 @@ void offline_init(struct offline *self)
     *self = (struct offline){0};
     self->state = (struct durable_state){
         .loop = &self->loop, .layouts = &self->layouts, .tables = &self->tables, .params = &self->params};
+    kept_list_init(&self->replies.list);
     loading_init(&self->loading, &self->state, &self->replies);
 }
 

@@ -6,6 +6,13 @@
 #include "broker/loop/loop.h"
 #include "proto/base/need.h"
 
+void kept_list_init(struct kept_list *self)
+{
+    *self = (struct kept_list){0};
+    TAILQ_INIT(&self->heard);
+    TAILQ_INIT(&self->answers);
+}
+
 /* ---- clients ---- */
 
 struct kept_client *kept_client_find(const struct kept_list *self, uint64_t client)
@@ -13,27 +20,13 @@ struct kept_client *kept_client_find(const struct kept_list *self, uint64_t clie
     return client ? idmap_get(&self->clients, client) : NULL;
 }
 
-static void client_link(struct kept_list *self, struct kept_client *client)
-{
-    client->next = NULL;
-    client->prev = self->last_client;
-    *(self->last_client ? &self->last_client->next : &self->first_client) = client;
-    self->last_client = client;
-}
-
-static void client_unlink(struct kept_list *self, const struct kept_client *client)
-{
-    *(client->prev ? &client->prev->next : &self->first_client) = client->next;
-    *(client->next ? &client->next->prev : &self->last_client) = client->prev;
-}
-
 void kept_client_heard(struct kept_list *self, struct kept_client *client, int64_t now_ns)
 {
     client->heard_ns = now_ns;
-    if (client == self->last_client)
+    if (!TAILQ_NEXT(client, link))
         return;
-    client_unlink(self, client);
-    client_link(self, client);
+    TAILQ_REMOVE(&self->heard, client, link);
+    TAILQ_INSERT_TAIL(&self->heard, client, link);
 }
 
 struct kept_client *kept_client_make(struct kept_list *self, uint64_t id, int64_t now_ns)
@@ -42,8 +35,9 @@ struct kept_client *kept_client_make(struct kept_list *self, uint64_t id, int64_
     if (!client) {
         client = need_alloc(sizeof *client);
         client->client = id;
+        TAILQ_INIT(&client->answers);
         idmap_put(&self->clients, id, client);
-        client_link(self, client);
+        TAILQ_INSERT_TAIL(&self->heard, client, link);
     }
     kept_client_heard(self, client, now_ns);
     return client;
@@ -51,7 +45,7 @@ struct kept_client *kept_client_make(struct kept_list *self, uint64_t id, int64_
 
 void kept_client_forget(struct kept_list *self, struct kept_client *client)
 {
-    client_unlink(self, client);
+    TAILQ_REMOVE(&self->heard, client, link);
     idmap_remove(&self->clients, client->client);
     free(client);
 }
@@ -62,22 +56,17 @@ struct kept *kept_list_find(const struct kept_client *client, uint64_t id)
 {
     if (!client || id > client->highest)
         return NULL;
-    struct kept *kept = client->last;
+    struct kept *kept = TAILQ_LAST(&client->answers, kept_answers);
     while (kept && kept->id != id)
-        kept = kept->before;
+        kept = TAILQ_PREV(kept, kept_answers, of_client);
     return kept;
 }
 
 void kept_list_add(struct kept_list *self, struct kept_client *client, struct kept *kept)
 {
     kept->client = client;
-    kept->newer = kept->after = NULL;
-    kept->older = self->newest;
-    *(self->newest ? &self->newest->newer : &self->oldest) = kept;
-    self->newest = kept;
-    kept->before = client->last;
-    *(client->last ? &client->last->after : &client->first) = kept;
-    client->last = kept;
+    TAILQ_INSERT_TAIL(&self->answers, kept, of_all);
+    TAILQ_INSERT_TAIL(&client->answers, kept, of_client);
     client->count++;
     if (kept->id > client->highest)
         client->highest = kept->id;
@@ -88,10 +77,8 @@ void kept_list_add(struct kept_list *self, struct kept_client *client, struct ke
 void kept_list_remove(struct kept_list *self, struct kept *kept)
 {
     struct kept_client *client = kept->client;
-    *(kept->older ? &kept->older->newer : &self->oldest) = kept->newer;
-    *(kept->newer ? &kept->newer->older : &self->newest) = kept->older;
-    *(kept->before ? &kept->before->after : &client->first) = kept->after;
-    *(kept->after ? &kept->after->before : &client->last) = kept->before;
+    TAILQ_REMOVE(&self->answers, kept, of_all);
+    TAILQ_REMOVE(&client->answers, kept, of_client);
     client->count--;
     self->count--;
     self->bytes -= kept->bytes;
@@ -123,7 +110,7 @@ void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct
     struct kept_client *client = kept_client_make(&self->list, reply->client, loop->now_ns);
     bool full = self->list.count >= KEPT_REPLIES;
     if (full || client->count >= KEPT_OF_CLIENT) {
-        frame_drop(self, client->count > KEPT_FAIR ? client->first : self->list.oldest);
+        frame_drop(self, TAILQ_FIRST(client->count > KEPT_FAIR ? &client->answers : &self->list.answers));
     }
     EFFECT(loop, reply, reply->client, reply->id, reply->frame, reply->size);
     struct kept_frame *frame = need_alloc(sizeof *frame + reply->size);
@@ -144,15 +131,13 @@ const struct kept_reply *kept_replies_find(const struct kept_replies *self, uint
 
 void kept_replies_each(const struct kept_replies *self, kept_reply_fn *fn, void *ctx)
 {
-    for (const struct kept *kept = self->list.oldest; kept; kept = kept->newer)
+    for (const struct kept *kept = TAILQ_FIRST(&self->list.answers); kept; kept = TAILQ_NEXT(kept, of_all))
         fn(ctx, &((const struct kept_frame *)kept)->reply);
 }
 
 void kept_replies_fini(struct kept_replies *self)
 {
-    for (struct kept *kept = self->list.oldest, *newer; kept; kept = newer) {
-        newer = kept->newer;
-        frame_drop(self, kept);
-    }
+    while (!TAILQ_EMPTY(&self->list.answers))
+        frame_drop(self, TAILQ_FIRST(&self->list.answers));
     idmap_fini(&self->list.clients);
 }

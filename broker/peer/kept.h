@@ -9,24 +9,25 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "broker/loop/idmap.h"
 
 struct loop;
 
-/* An answer is in two lists, both oldest first: of all (older, newer), and of its client (before, after). */
+/* An answer is in two lists, both oldest first: of all, and of its client. */
 struct kept {
     uint64_t id; /* of the request */
     uint64_t bytes;
     struct kept_client *client;
-    struct kept *older, *newer;
-    struct kept *before, *after;
+    TAILQ_ENTRY(kept) of_all, of_client;
 };
+TAILQ_HEAD(kept_answers, kept);
 
 struct kept_client {
     uint64_t client;
-    struct kept_client *prev, *next; /* in the order in which they were last heard of */
-    struct kept *first, *last;
+    TAILQ_ENTRY(kept_client) link;
+    struct kept_answers answers;
     uint32_t count;
     uint64_t highest; /* id */
     int64_t heard_ns;
@@ -37,12 +38,13 @@ struct kept_client {
 
 struct kept_list {
     struct idmap clients;
-    struct kept_client *first_client, *last_client;
-    struct kept *oldest, *newest;
+    TAILQ_HEAD(, kept_client) heard; /* all clients, in the order in which they were last heard of */
+    struct kept_answers answers;
     uint32_t count;
     uint64_t bytes;
 };
 
+void kept_list_init(struct kept_list *self);
 /* Returns a client. NULL: nothing is known of it. */
 struct kept_client *kept_client_find(const struct kept_list *self, uint64_t client);
 /* A client is heard of now. */

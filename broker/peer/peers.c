@@ -484,6 +484,7 @@ void peers_init(struct peers *self, struct loop *loop, const struct broker_confi
     self->config = config;
     self->channels = channels;
     commit_init(&self->commit);
+    kept_list_init(&self->kept_replies.list);
     inflow_watch_init(&self->inflow);
     self->identities.anyone = (struct identity){.name = "anyone", .roles = KEY_ANY};
 }

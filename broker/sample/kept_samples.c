@@ -31,8 +31,8 @@ struct kept_sample {
     struct kept_info info;
     struct kept_sample *next; /* of those that are dropped or spare */
     int64_t since_ns;
-    bool loaned; /* in the list of loans, which is oldest first */
-    struct kept_sample *older_loan, *newer_loan;
+    bool loaned; /* in the list of loans */
+    TAILQ_ENTRY(kept_sample) loan;
     uint64_t loan_bytes; /* of its bytes: those that go with the loan */
     void *lent;          /* shared memory for its reply; NULL: none */
     uint64_t lent_bytes;
@@ -170,10 +170,7 @@ static void loan_add(struct kept_samples *self, struct kept_sample *sample, uint
     if (sample->loaned)
         return;
     sample->loaned = true;
-    sample->newer_loan = NULL;
-    sample->older_loan = self->newest_loan;
-    *(self->newest_loan ? &self->newest_loan->newer_loan : &self->oldest_loan) = sample;
-    self->newest_loan = sample;
+    TAILQ_INSERT_TAIL(&self->loans, sample, loan);
 }
 
 static void loan_remove(struct kept_samples *self, struct kept_sample *sample)
@@ -183,8 +180,7 @@ static void loan_remove(struct kept_samples *self, struct kept_sample *sample)
     self->loan_bytes -= sample->loan_bytes;
     sample->loan_bytes = 0;
     sample->loaned = false;
-    *(sample->older_loan ? &sample->older_loan->newer_loan : &self->oldest_loan) = sample->newer_loan;
-    *(sample->newer_loan ? &sample->newer_loan->older_loan : &self->newest_loan) = sample->older_loan;
+    TAILQ_REMOVE(&self->loans, sample, loan);
 }
 
 /* Frees the memory that was lent for the reply. */
@@ -228,9 +224,9 @@ static void sample_drop(struct kept_samples *self, struct kept_sample *sample)
 static uint32_t client_drop(struct kept_samples *self, const struct kept_client *client, uint32_t *left)
 {
     uint32_t lost = 0;
-    for (struct kept *kept = client->first, *after; kept && *left; kept = after, --*left) {
+    for (struct kept *kept = TAILQ_FIRST(&client->answers), *after; kept && *left; kept = after, --*left) {
         struct kept_sample *sample = (struct kept_sample *)kept;
-        after = kept->after;
+        after = TAILQ_NEXT(kept, of_client);
         lost += sample->info.answered ? 0 : sample->picks.n;
         sample_drop(self, sample);
     }
@@ -243,7 +239,7 @@ static struct kept_client *client_make(struct kept_samples *self, uint64_t id)
     if (!id)
         return NULL;
     if (self->list.clients.count >= CLIENTS_MOST && !kept_client_find(&self->list, id)) {
-        struct kept_client *silent = self->list.first_client;
+        struct kept_client *silent = TAILQ_FIRST(&self->list.heard);
         uint32_t all = UINT32_MAX;
         client_drop(self, silent, &all);
         kept_client_forget(&self->list, silent);
@@ -339,11 +335,11 @@ static bool make_room(struct kept_samples *self, struct kept_client *client, uin
     if (bytes > self->budget || (loan && self->list.bytes - self->loan_bytes + bytes > self->budget))
         return false;
     while (client->count >= (client->settled ? KEPT_SETTLING : KEPT_PER_CLIENT))
-        sample_drop(self, (struct kept_sample *)client->first);
-    while (self->list.bytes + bytes > self->budget && self->oldest_loan)
-        loan_end(self, self->oldest_loan);
+        sample_drop(self, (struct kept_sample *)TAILQ_FIRST(&client->answers));
+    while (self->list.bytes + bytes > self->budget && !TAILQ_EMPTY(&self->loans))
+        loan_end(self, TAILQ_FIRST(&self->loans));
     while (self->list.bytes + bytes > self->budget) {
-        struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
+        struct kept_sample *oldest = (struct kept_sample *)TAILQ_FIRST(&self->list.answers);
         if (oldest->info.holds)
             log_full(self, &oldest->info, oldest->picks.n);
         sample_drop(self, oldest);
@@ -485,8 +481,9 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
 
 void *kept_samples_lend(struct kept_samples *self, struct kept_sample *sample, size_t bytes)
 {
-    while (self->list.bytes + bytes > self->budget && self->oldest_loan && self->oldest_loan != sample)
-        loan_end(self, self->oldest_loan);
+    struct kept_sample *oldest;
+    while (self->list.bytes + bytes > self->budget && (oldest = TAILQ_FIRST(&self->loans)) && oldest != sample)
+        loan_end(self, oldest);
     if (self->list.bytes + bytes > self->budget)
         return NULL;
     sample->lent = shm_alloc(self->samples->store->shm, bytes);
@@ -601,7 +598,7 @@ enum kept_found kept_samples_load(struct waiter *waiter)
 bool kept_samples_relieve(void *samples)
 {
     struct kept_samples *self = &((struct samples *)samples)->kept;
-    struct kept_sample *oldest = self->oldest_loan;
+    struct kept_sample *oldest = TAILQ_FIRST(&self->loans);
     if (self->releasing || !oldest || self->samples->loop->now_ns - oldest->since_ns < LOAN_NS)
         return false;
     loan_end(self, oldest);
@@ -611,8 +608,8 @@ bool kept_samples_relieve(void *samples)
 uint32_t kept_samples_readers(const struct kept_samples *self)
 {
     uint32_t n = 0;
-    for (const struct kept_client *client = self->list.first_client; client; client = client->next)
-        n += client->shared;
+    for (const struct kept_client *at = TAILQ_FIRST(&self->list.heard); at; at = TAILQ_NEXT(at, link))
+        n += at->shared;
     return n;
 }
 
@@ -628,9 +625,9 @@ void kept_samples_settle(struct samples *samples, uint64_t client_id, uint64_t i
     if (id <= client->settled)
         return;
     client->settled = id;
-    for (struct kept *kept = client->first, *after; kept; kept = after) {
+    for (struct kept *kept = TAILQ_FIRST(&client->answers), *after; kept; kept = after) {
         struct kept_sample *sample = (struct kept_sample *)kept;
-        after = kept->after;
+        after = TAILQ_NEXT(kept, of_client);
         if (kept->id <= id) {
             sample->info.answered = true; /* or not wanted: its picks do not count as lost */
             sample_drop(self, sample);
@@ -643,12 +640,12 @@ void kept_samples_sweep(struct samples *samples)
     struct kept_samples *self = &samples->kept;
     int64_t now_ns = samples->loop->now_ns;
     uint32_t left = DROPS_PER_SWEEP, lost = 0;
-    while (self->list.first_client && left) {
-        struct kept_client *client = self->list.first_client;
+    struct kept_client *client;
+    while ((client = TAILQ_FIRST(&self->list.heard)) && left) {
         if (now_ns - client->heard_ns <= CONFIG_TOMBSTONE * samples->config->expiry_ns)
             break;
         lost += client_drop(self, client, &left);
-        if (!client->first)
+        if (!client->count)
             kept_client_forget(&self->list, client);
     }
     if (samples->store->sharing && kept_samples_readers(self) == 0)
@@ -691,7 +688,7 @@ static struct picks bare_picks(const struct kept_sample *sample)
 
 void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx)
 {
-    for (const struct kept *kept = samples->kept.list.oldest; kept; kept = kept->newer) {
+    for (const struct kept *kept = TAILQ_FIRST(&samples->kept.list.answers); kept; kept = TAILQ_NEXT(kept, of_all)) {
         const struct kept_sample *at = (const struct kept_sample *)kept;
         struct kept_image image = {at->info, at->picks};
         image.info.holds = at->info.holds && !is_loan(&at->info);
@@ -726,12 +723,14 @@ void kept_samples_init(struct kept_samples *self, struct samples *samples)
         .budget = (uint64_t)samples->config->memory_limit / MEMORY_SHARE,
         .releases_left = REFS_AT_ONCE,
     };
+    kept_list_init(&self->list);
+    TAILQ_INIT(&self->loans);
 }
 
 void kept_samples_fini(struct kept_samples *self)
 {
-    while (self->list.oldest) {
-        struct kept_sample *sample = (struct kept_sample *)self->list.oldest;
+    while (!TAILQ_EMPTY(&self->list.answers)) {
+        struct kept_sample *sample = (struct kept_sample *)TAILQ_FIRST(&self->list.answers);
         sample_remove(self, sample);
         sample->next = self->dropped;
         self->dropped = sample;
@@ -743,8 +742,8 @@ void kept_samples_fini(struct kept_samples *self)
             picks_clear(&sample->picks, self->samples);
             sample_free(sample);
         }
-    while (self->list.first_client)
-        kept_client_forget(&self->list, self->list.first_client);
+    while (!TAILQ_EMPTY(&self->list.heard))
+        kept_client_forget(&self->list, TAILQ_FIRST(&self->list.heard));
     idmap_fini(&self->list.clients);
     kept_samples_init(self, self->samples);
 }

@@ -27,6 +27,7 @@ TEST(a_retry_finds_its_reply_and_nobody_elses)
 {
     uint64_t account = 5;
     struct kept_replies kept = {.account = &account};
+    kept_list_init(&kept.list);
     reported = 0;
     assert_null(kept_replies_find(&kept, 1, 7));
     add(&kept, 1, 7, 20);
@@ -66,6 +67,7 @@ TEST(replies_of_many_clients)
 {
     for (uint32_t clients = 1; clients < 64; clients += 7) {
         struct kept_replies kept = {0};
+        kept_list_init(&kept.list);
         struct model model = {0};
         uint64_t random = 1, total = 40000;
         for (uint64_t i = 0; i < total; i++) {
@@ -92,6 +94,7 @@ TEST(replies_of_many_clients)
 TEST(a_busy_client_pushes_out_its_own_replies)
 {
     struct kept_replies kept = {0};
+    kept_list_init(&kept.list);
     add(&kept, 1, 7, 20);
     for (uint64_t id = 1; id <= 3 * (uint64_t)KEPT_REPLIES; id++)
         add(&kept, 2 + id % 40, id, 16);

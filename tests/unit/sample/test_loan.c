@@ -197,7 +197,7 @@ TEST(loan_ends, begin, end)
     uint32_t before = items();
     embed_advance(&embed, 2000);
     fill("t", 2000, 60, LARGE);
-    assert_null(kept()->oldest_loan);
+    assert_null(TAILQ_FIRST(&kept()->loans));
     assert_int_equal(kept()->list.count, 4); /* what a retry needs stays */
     for (uint32_t i = 0; i < 3; i++)
         assert_false(is_valid(&loans[i]));
@@ -210,9 +210,9 @@ TEST(loan_lost, begin, end)
     for (int shared = 0; shared < 2; shared++) {
         fill("t", 1 + (uint64_t)shared * 10000, 400, LARGE);
         struct sampled loan = sample(peer, "t", 10, SHARED);
-        assert_true(loan.n_places > 0 && kept()->oldest_loan);
+        assert_true(loan.n_places > 0 && TAILQ_FIRST(&kept()->loans));
         embed_advance(&embed, 2000);
-        while (kept()->oldest_loan)
+        while (TAILQ_FIRST(&kept()->loans))
             assert_true(kept_samples_relieve(&embed.broker->samples));
         fill("t", 1000 + (uint64_t)shared * 10000, 20, LARGE);
         uint64_t counted = embed_table(&embed, "t")->limiter.samples;
@@ -231,10 +231,10 @@ TEST(loan_asked_again, begin, end)
 {
     fill("t", 1, 20, LARGE);
     struct sampled loan = sample(peer, "t", 10, SHARED);
-    assert_true(loan.n_places > 0 && kept()->oldest_loan);
+    assert_true(loan.n_places > 0 && TAILQ_FIRST(&kept()->loans));
     struct sampled again = sample_again(peer, "t", 10, loan.id, true);
     check_again(&loan, &again);
-    assert_null(kept()->oldest_loan);
+    assert_null(TAILQ_FIRST(&kept()->loans));
     again = sample_again(peer, "t", 10, loan.id, false);
     check_again(&loan, &again);
     assert_int_equal(kept()->list.count, 1);
@@ -263,7 +263,7 @@ TEST(loan_released_in_slices, begin, end)
         assert_false(kept_samples_relieve(&embed.broker->samples));
     }
     embed_settle(&embed);
-    assert_null(kept()->oldest_loan);
+    assert_null(TAILQ_FIRST(&kept()->loans));
 }
 
 /* ---- the room of kept samples ---- */
@@ -286,7 +286,7 @@ TEST(loan_beside_a_queue, begin, end)
     struct sampled taken = sample(other, "q", 5, 0);
     for (uint32_t i = 0; i < 8; i++)
         assert_true(sample(peer, "t", 10, SHARED).n_places > 0);
-    assert_non_null(kept()->oldest_loan);
+    assert_non_null(TAILQ_FIRST(&kept()->loans));
     check_taken(&taken);
     taken = sample(other, "q", 18, 0); /* nearly all the room */
     assert_int_equal(sample(peer, "t", 10, SHARED).n_places, 0);
@@ -301,7 +301,7 @@ TEST(loan_without_room, begin, end)
     struct sampled taken = sample(other, "q", 16, 0), first = sample(peer, "t", 2, SHARED);
     assert_true(first.n_places > 0);
     assert_int_equal(sample(peer, "t", 40, SHARED).n_places, 0);
-    assert_true(kept()->oldest_loan && is_valid(&first));
+    assert_true(TAILQ_FIRST(&kept()->loans) && is_valid(&first));
     check_taken(&taken);
 }
 
@@ -319,7 +319,7 @@ TEST(lent_memory, begin, end)
     for (int how = 0; how < 6; how++) { /* each way without and with the header */
         struct sampled lent = sample(peer, "t", MOST, how < 3 ? PACKED : HEAD), again;
         assert_int_equal(lent.n_places, 1);
-        assert_true(is_valid(&lent) && kept()->oldest_loan);
+        assert_true(is_valid(&lent) && TAILQ_FIRST(&kept()->loans));
         assert_true(store_shared(store()).used > 8192);
         embed_advance(&embed, 2000);
         assert_true(how % 3 != 1 || kept_samples_relieve(&embed.broker->samples));
@@ -330,7 +330,7 @@ TEST(lent_memory, begin, end)
             testpeer_settled(peer, 0);
         }
         assert_false(is_valid(&lent));
-        assert_null(kept()->oldest_loan);
+        assert_null(TAILQ_FIRST(&kept()->loans));
         assert_int_equal(store_shared(store()).used, 0);
     }
     assert_int_equal(kept_samples_readers(kept()), 1);
@@ -381,7 +381,7 @@ TEST(loans_give_way_to_a_queue, begin, end)
     fill("t", 1, 60, LARGE);
     for (uint32_t i = 0; i < 5; i++)
         sample(peer, "t", 12, SHARED);
-    assert_non_null(kept()->oldest_loan);
+    assert_non_null(TAILQ_FIRST(&kept()->loans));
     testpeer_reset(peer, "t");
     embed_settle(&embed);
     uint64_t id = testpeer_sample(other, "w", 280, -1, 0);
@@ -392,7 +392,7 @@ TEST(loans_give_way_to_a_queue, begin, end)
         embed_advance(&embed, 1000);
     embed_settle(&embed);
     assert_int_equal(testpeer_await(other, id)->reply->sample->n_key, 280);
-    assert_null(kept()->oldest_loan);
+    assert_null(TAILQ_FIRST(&kept()->loans));
 }
 
 /* Items that have returned from their lease may be somebody else's: a retry gets others, though their data are still lent. */
@@ -401,7 +401,7 @@ TEST(loan_of_a_lease_that_has_ended, begin, end)
     fill("q", 1, 4, LARGE);
     peer->lease_ms = other->lease_ms = 1000;
     struct sampled loan = sample(peer, "q", 2, SHARED);
-    assert_true(loan.n_places > 0 && kept()->oldest_loan);
+    assert_true(loan.n_places > 0 && TAILQ_FIRST(&kept()->loans));
     embed_advance(&embed, 1000);
     assert_int_equal(sample(other, "q", 2, 0).key[0], loan.key[0]);
     struct sampled again = sample_again(peer, "q", 2, loan.id, true);
