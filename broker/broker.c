@@ -330,7 +330,7 @@ void broker_drain(struct broker *self)
     waits_cancel_all(&self->peers.waits, RP_CANCELLED, "the broker is shutting down");
     sockets_announce(&self->peers, "broker stop");
     /* Writers hear which items are in tables; they keep the items that still wait. */
-    for (struct session *session = self->sessions.list; session; session = session->next)
+    for (struct session *session = LIST_FIRST(&self->sessions.list); session; session = LIST_NEXT(session, link))
         credit_mark(session, true);
     sessions_notify(&self->sessions);
 }

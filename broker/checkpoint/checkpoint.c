@@ -636,7 +636,8 @@ static void put_rest(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
     struct recorder *sink = &self->out;
-    for (const struct session *session = state->sessions->list; session; session = session->next)
+    for (const struct session *session = LIST_FIRST(&state->sessions->list); session;
+         session = LIST_NEXT(session, link))
         journal_put_session_all(sink, session);
     for (uint32_t i = 0; i < state->params->n_counters; i++)
         journal_put_counter(sink, &state->params->counters[i]);

@@ -1099,8 +1099,8 @@ static void loading_clear(void *ctx)
     }
     self->n_leases = 0;
     idmap_fini(&self->leases_by_request);
-    while (sessions && sessions->list)
-        session_close(sessions->list);
+    while (sessions && !LIST_EMPTY(&sessions->list))
+        session_close(LIST_FIRST(&sessions->list));
     idmap_fini(&self->sessions);
     params_fini(self->state->params);
     kept_replies_fini(self->replies);

@@ -465,7 +465,8 @@ static bool add_flows(struct why *self, const struct table *table)
 /* Adds a line for each writer that waits for its data to arrive. */
 static bool add_transits(struct why *self)
 {
-    for (const struct session *session = self->service->sessions->list; session; session = session->next) {
+    for (const struct session *session = LIST_FIRST(&self->service->sessions->list); session;
+         session = LIST_NEXT(session, link)) {
         char text[256];
         if (!transit_holds(session))
             continue;
@@ -593,11 +594,11 @@ static void info_waits(struct arena *arena, const struct service *service, uint3
 static void add_sessions(struct arena *arena, const struct sessions *sessions, uint64_t cursor,
                          Replay__InfoReply *reply)
 {
-    const struct session *session = sessions->list;
+    const struct session *session = LIST_FIRST(&sessions->list);
     reply->sessions = arena_take(arena, SESSIONS_PER_PAGE, sizeof(*reply->sessions));
     while (session && cursor && session->serial > cursor)
-        session = session->next;
-    for (; session; session = session->next) {
+        session = LIST_NEXT(session, link);
+    for (; session; session = LIST_NEXT(session, link)) {
         if (reply->n_sessions == SESSIONS_PER_PAGE) {
             reply->session_cursor = session->serial;
             return;
@@ -677,7 +678,7 @@ static bool stage_sessions_begin(struct snapshot_maker *self)
     /* Sessions that open from now on are not met: they stand before the others. */
     self->sessions_most = sessions->by_id.count;
     snapshot->info.sessions = arena_take(&snapshot->arena, self->sessions_most, sizeof(*snapshot->info.sessions));
-    sessions->walk = sessions->list;
+    sessions->walk = LIST_FIRST(&sessions->list);
     return true;
 }
 
@@ -689,7 +690,7 @@ static bool stage_sessions(struct snapshot_maker *self)
     size_t *n = &snapshot->info.n_sessions;
     for (uint32_t work = 0; sessions->walk && work < WORK_PER_STEP; work += SESSION_WORK + sessions->tables->n) {
         const struct session *session = sessions->walk;
-        sessions->walk = *n + 1 < self->sessions_most ? session->next : NULL;
+        sessions->walk = *n + 1 < self->sessions_most ? LIST_NEXT(session, link) : NULL;
         snapshot->info.sessions[(*n)++] = info_session(&snapshot->arena, session);
     }
     return !sessions->walk;

@@ -259,10 +259,7 @@ static struct session *session_new(struct sessions *sessions, const uint8_t *id,
     self->serial = ++sessions->next_serial;
     self->epoch = 1;
     self->oldest_chunk = 1;
-    self->next = sessions->list;
-    if (self->next)
-        self->next->prev = self;
-    sessions->list = self;
+    LIST_INSERT_HEAD(&sessions->list, self, link);
     self->seen_ns = sessions->loop->now_ns;
     self->timer = (struct timer){.fire = session_silent};
     return self;
@@ -457,13 +454,8 @@ void session_close(struct session *self)
     idmap_remove(&sessions->by_id, id_half(self->id));
     ordinals_release(&sessions->tables->ordinals, self->ordinal);
     if (sessions->walk == self)
-        sessions->walk = self->next;
-    if (self->prev)
-        self->prev->next = self->next;
-    else
-        sessions->list = self->next;
-    if (self->next)
-        self->next->prev = self->prev;
+        sessions->walk = LIST_NEXT(self, link);
+    LIST_REMOVE(self, link);
     if (self->dirty) {
         struct session **at = &sessions->dirty;
         while (*at != self)
@@ -488,10 +480,8 @@ void session_close(struct session *self)
 
 void sessions_fini(struct sessions *self)
 {
-    for (struct session *session = self->list, *next; session; session = next) {
-        next = session->next;
-        session_close(session);
-    }
+    while (!LIST_EMPTY(&self->list))
+        session_close(LIST_FIRST(&self->list));
     idmap_fini(&self->by_id);
 }
 

@@ -9,6 +9,8 @@
 #ifndef BROKER_SESSION_H
 #define BROKER_SESSION_H
 
+#include <sys/queue.h>
+
 #include "broker/loop/histogram.h"
 #include "broker/loop/idmap.h"
 #include "broker/loop/loop.h"
@@ -79,7 +81,7 @@ struct transit_report {
 
 struct session {
     struct sessions *sessions;
-    struct session *prev, *next; /* in the list of all */
+    LIST_ENTRY(session) link; /* in the list of all */
     struct session *next_dirty;
     bool dirty, urgent; /* has news for its writer; to be sent in this turn */
     int64_t told_ns;    /* time of the last notice */
@@ -151,7 +153,7 @@ struct sessions {
     struct tables *tables;
     struct peers *peers;
     struct idmap by_id; /* by the first half of the id */
-    struct session *list;
+    LIST_HEAD(, session) list;
     uint32_t n_open;
     uint32_t n_writing;     /* open sessions that used their credit lately */
     uint32_t n_borrowed;    /* sessions whose memory is mapped */

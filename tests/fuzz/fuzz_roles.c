@@ -317,8 +317,8 @@ static void name_session(uint8_t *data, size_t size)
 static void clean_up(void)
 {
     waits_cancel_all(&world.broker->peers.waits, RP_CANCELLED, "the input ends");
-    for (struct session *next, *session = world.broker->sessions.list; session; session = next) {
-        next = session->next;
+    for (struct session *next, *session = LIST_FIRST(&world.broker->sessions.list); session; session = next) {
+        next = LIST_NEXT(session, link);
         if (memcmp(session->id, world.session, WIRE_SESSION_BYTES) != 0)
             session_close(session);
     }

@@ -152,8 +152,8 @@ static void check_released(struct embed *self)
 {
     struct broker *broker = self->broker;
     waits_cancel_all(&broker->peers.waits, RP_CANCELLED, "the test ends");
-    while (broker->sessions.list)
-        session_close(broker->sessions.list);
+    while (!LIST_EMPTY(&broker->sessions.list))
+        session_close(LIST_FIRST(&broker->sessions.list));
     for (uint32_t i = 0; i < broker->tables.n; i++)
         assert_int_equal(table_reset(&broker->tables.list[i], NULL), RP_OK);
     embed_settle(self);

@@ -294,7 +294,8 @@ static void check_resolved(struct embed *embed, const struct twin_folder *folder
     struct twin_files files;
     embed_settle(embed);
     twin_load(&files, embed, folder, 0);
-    for (const struct session *session = embed->broker->sessions.list; session; session = session->next) {
+    for (const struct session *session = LIST_FIRST(&embed->broker->sessions.list); session;
+         session = LIST_NEXT(session, link)) {
         const struct session *found = same_session(files.broker, session);
         for (uint32_t i = 0; i < session->n_tables; i++) {
             assert_int_equal(session->flows[i].resolved, found->flows[i].resolved);
@@ -324,7 +325,7 @@ static void check_params(const struct broker *a, const struct broker *b)
 static void check_sessions(const struct broker *a, const struct broker *b, uint64_t next_ordinal)
 {
     assert_int_equal(a->sessions.by_id.count, b->sessions.by_id.count);
-    for (const struct session *session = a->sessions.list; session; session = session->next) {
+    for (const struct session *session = LIST_FIRST(&a->sessions.list); session; session = LIST_NEXT(session, link)) {
         const struct session *found = same_session(b, session);
         SAME(say_session(session), say_session(found));
         assert_true(columns_equal(session->columns, found->columns));
@@ -366,7 +367,7 @@ void twin_check_files(struct embed *embed, const struct twin_folder *folder)
 {
     struct broker *broker = embed->broker;
     check_resolved(embed, folder);
-    for (struct session *session = broker->sessions.list; session; session = session->next)
+    for (struct session *session = LIST_FIRST(&broker->sessions.list); session; session = LIST_NEXT(session, link))
         EFFECT(&broker->loop, progress, session);
     embed_settle(embed);
     struct twin_files files;

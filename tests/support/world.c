@@ -295,7 +295,8 @@ void world_stop(struct world *self)
 
 void world_twin(struct world *self, struct world *twin, const char *more)
 {
-    for (struct session *session = self->embed.broker->sessions.list; session; session = session->next)
+    for (struct session *session = LIST_FIRST(&self->embed.broker->sessions.list); session;
+         session = LIST_NEXT(session, link))
         EFFECT(&self->embed.broker->loop, progress, session);
     embed_settle(&self->embed);
     *twin = (struct world){.next_key = self->next_key, .rng = self->rng};

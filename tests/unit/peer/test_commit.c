@@ -133,10 +133,10 @@ CASE(what_promises_nothing_goes_ahead)
     assert_int_equal(beat->reply->credit->n_waiting, 1);
     assert_null(testpeer_poll(peer, counter));
     /* nothing is taken in, and silence is no reason to end a session */
-    uint64_t before = f->embed.broker->sessions.list->received;
+    uint64_t before = LIST_FIRST(&f->embed.broker->sessions.list)->received;
     testpeer_insert(peer, "replay", 1, 3, 1.0);
     embed_advance(&f->embed, 100000);
-    assert_int_equal(f->embed.broker->sessions.list->received, before);
+    assert_int_equal(LIST_FIRST(&f->embed.broker->sessions.list)->received, before);
     assert_int_equal(f->embed.broker->sessions.n_open, 1);
     unblock(f);
     embed_settle(&f->embed);

@@ -71,8 +71,9 @@ EMBED_TEST(a_chunk_is_copied_from_the_memory_of_its_writer, TABLE, TIMES)
     insert_at(peer, 1, 4096, data);
     insert_at(peer, 2, SIZE - BYTES, other);
     memset(file.memory + 4096, 0, SIZE - 4096); /* the broker has its own copy */
-    assert_true(sessions->list->received_bytes > 2 * BYTES && sessions->list->received_bytes == peer->sent_bytes);
-    assert_int_equal(sessions->list->returned_bytes, peer->sent_bytes);
+    assert_true(LIST_FIRST(&sessions->list)->received_bytes > 2 * BYTES &&
+                LIST_FIRST(&sessions->list)->received_bytes == peer->sent_bytes);
+    assert_int_equal(LIST_FIRST(&sessions->list)->returned_bytes, peer->sent_bytes);
     assert_sampled(peer, data);
     assert_sampled(peer, other);
     peer->frames = true; /* a message that was made for such a broker, and is sent to one that is not */
@@ -135,7 +136,7 @@ EMBED_TEST(a_message_that_claims_more_than_it_may, TABLE, TIMES "max_message_byt
     peer->draft->block_size[0] = UINT32_MAX;
     testpeer_item(peer, layout, 2, 1, chunk, 0, 1);
     testpeer_pushed(peer);
-    assert_in_range(sessions->list->received_bytes, 64 << 10, 256 << 10);
+    assert_in_range(LIST_FIRST(&sessions->list)->received_bytes, 64 << 10, 256 << 10);
     embed_advance(embed, 10001); /* the session expires: all messages may come again */
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     peer->number = 0;

@@ -123,7 +123,7 @@ EMBED_TEST(a_flood_beyond_the_credit_takes_bounded_memory, TWO_TABLES, NULL)
     testpeer_heartbeat(rude, 0, false);
     for (uint32_t i = 0; i < 20; i++)
         testpeer_inserted(rude, "open", 1, 1000, 1); /* the same keys */
-    assert_int_equal(embed->broker->sessions.list->rejection_capacity, REJECTIONS_KEPT);
+    assert_int_equal(LIST_FIRST(&embed->broker->sessions.list)->rejection_capacity, REJECTIONS_KEPT);
     testpeer_reset(rude, "blocked");
 }
 

@@ -40,7 +40,7 @@ static void check_account(const struct embed *embed)
 {
     uint64_t sum = 0;
     uint32_t writing = 0;
-    for (const struct session *s = embed->broker->sessions.list; s; s = s->next) {
+    for (const struct session *s = LIST_FIRST(&embed->broker->sessions.list); s; s = LIST_NEXT(s, link)) {
         assert_true(s->tombstone || s->offered_bytes >= s->received_bytes);
         assert_true(s->received_bytes >= s->returned_bytes);
         sum += s->tombstone ? 0 : s->offered_bytes - s->returned_bytes;
