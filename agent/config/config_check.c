@@ -27,10 +27,7 @@
 
 const struct agent_ops *run_config_algorithm(const struct run_config *self)
 {
-    for (const struct agent_ops *const *at = agent_algorithms; *at; at++)
-        if (self->agent.algorithm && strcmp((*at)->name, self->agent.algorithm) == 0)
-            return *at;
-    return NULL;
+    return agent_find(self->agent.algorithm, NULL);
 }
 
 uint32_t run_config_actors(const struct run_config *self)
@@ -451,22 +448,9 @@ static bool check_agent(const struct run_config *config, rp_env_spec *spec, stru
 
 static void check_algorithm(const struct run_config *config, struct schema_report *report)
 {
-    const char *names[32];
-    uint32_t n = 0;
-    if (run_config_algorithm(config))
-        return;
-    char list[256] = "";
-    for (size_t used = 0; n < 32 && agent_algorithms[n]; n++) {
-        names[n] = agent_algorithms[n]->name;
-        if (used < sizeof list)
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", n ? ", " : "", names[n]);
-    }
-    const char *name = config->agent.algorithm ? config->agent.algorithm : "";
-    const char *near = schema_nearest(name, names, n);
-    if (near)
-        schema_problem(report, "agent.algorithm", "unknown algorithm '%s' (did you mean '%s'?)", name, near);
-    else
-        schema_problem(report, "agent.algorithm", "unknown algorithm '%s'; there are %s", name, list);
+    rp_error err = {0};
+    if (!agent_find(config->agent.algorithm, &err))
+        schema_problem(report, "agent.algorithm", "%s", err.text);
 }
 
 /* Checks that our learner can use the items. */
@@ -562,7 +546,7 @@ static void check_times_sampled(const struct table_config *table, uint32_t index
                        "up waiting for samples, and samples for items; write at least %.0f, or 0",
                        (long long)table->max_times_sampled, limiter->samples_per_insert,
                        ceil(limiter->samples_per_insert));
-    if ((limiter->kind == LIMITER_QUEUE || limiter->kind == LIMITER_STACK) && table->max_times_sampled == 0 && in_order)
+    if (is_queue(limiter) && table->max_times_sampled == 0 && in_order)
         schema_problem(report, path,
                        "is 0, so items of this %s never leave, and a %s sampler would give the same one again and "
                        "again: write 1",
@@ -623,10 +607,9 @@ static void check_table(const struct run_config *config, struct schema_report *r
         return;
     }
     char path[64];
-    size_t index = (size_t)(table - (const struct table_config *)config->broker.tables.data);
     int64_t batch = batch_of(config);
-    snprintf(path, sizeof path, "broker.tables[%zu].limiter", index);
-    if (table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK)
+    table_path(config, "limiter", path, sizeof path);
+    if (is_queue(&table->limiter))
         check_queue(table, batch, path, report);
     if (table->limiter.kind == LIMITER_LAG)
         check_lag(config, table, batch, path, report);

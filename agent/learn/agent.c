@@ -107,10 +107,11 @@ static rp_status check_actions(const struct agent_ops *ops, const char *env_name
                    ops->name, env_name, spec->action_size, spec->action_size == 1 ? "" : "s", fitting);
 }
 
-static const struct agent_ops *find(const char *name, rp_error *err)
+const struct agent_ops *agent_find(const char *name, rp_error *err)
 {
     const char *names[MAX_ALGORITHMS] = {NULL};
     uint32_t n = 0;
+    name = name ? name : "";
     for (const struct agent_ops *const *at = agent_algorithms; *at && n < MAX_ALGORITHMS; at++) {
         if (strcmp((*at)->name, name) == 0)
             return *at;
@@ -140,7 +141,7 @@ static rp_status build(struct agent *self, const char *env_name, rp_error *err)
 struct agent *agent_new(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, uint64_t seed,
                         rp_error *err)
 {
-    const struct agent_ops *ops = find(config->algorithm ? config->algorithm : "", err);
+    const struct agent_ops *ops = agent_find(config->algorithm, err);
     if (!ops)
         return NULL;
     struct agent *self = need_alloc(sizeof *self);

@@ -151,6 +151,8 @@ struct agent {
  * test. */
 extern const struct agent_ops agent_dqn, agent_ddpg, agent_td3, agent_sac, agent_impala, agent_bc;
 extern const struct agent_ops *const agent_algorithms[];
+/* Finds one by its name, which may be NULL. NULL: "unknown algorithm 'dqm' (did you mean 'dqn'?)". */
+const struct agent_ops *agent_find(const char *name, rp_error *err);
 
 /* Finds the algorithm, fills in defaults, checks that it suits the environment ("ddpg needs continuous actions;
  * CartPole-v1 has 2 discrete ones: use dqn, impala or bc"), and builds the agent. `seed` decides the initial
