@@ -13,28 +13,14 @@
 
 /* ---- MuJoCo's handlers ---- */
 
-/* Where an error in this thread continues. MuJoCo's error handler must not return, and the default handler exits. */
+/* Where an error in a step of this thread continues. MuJoCo's error handler must not return, and the default handler exits. */
 static _Thread_local jmp_buf *mujoco_guard;
-
-/* False: MuJoCo has reported an error in the call. */
-static bool mujoco_guarded(void (*call)(void *self), void *self)
-{
-    jmp_buf here;
-    volatile bool ok = false;
-    mujoco_guard = &here;
-    if (setjmp(here) == 0) {
-        call(self);
-        ok = true;
-    }
-    mujoco_guard = NULL;
-    return ok;
-}
 
 static void mujoco_on_error(const char *text)
 {
     if (mujoco_guard)
         longjmp(*mujoco_guard, 1);
-    /* Every call that can fail runs under this guard; the compiler of models catches its own errors. */
+    /* Outside of steps there is no error but that there is no memory; the compiler of models catches its own. */
     fprintf(stderr, "MuJoCo: %s\n", text);
     abort();
 }
@@ -68,64 +54,29 @@ static void mujoco_one_line(char *text)
             text[i] = ' ';
 }
 
-struct mujoco_file {
-    mjVFS files; /* 2 MB */
-    size_t size;
-    bool made;
-};
-
-static const char mujoco_file_name[] = "model.xml";
-
-static void mujoco_make_file(void *file)
-{
-    struct mujoco_file *self = file;
-    self->made = mj_makeEmptyFileVFS(&self->files, mujoco_file_name, (int)self->size) == 0;
-}
-
-static mjModel *mujoco_compile(const struct mujoco_file *file, char *text, int size)
-{
-    pthread_mutex_lock(&mujoco_compiler);
-    mjModel *model = mj_loadXML(mujoco_file_name, &file->files, text, size);
-    mj_freeLastXML();
-    pthread_mutex_unlock(&mujoco_compiler);
-    return model;
-}
-
 rp_status mujoco_load(const char *name, const char *xml, mjModel **out, rp_error *err)
 {
-    pthread_once(&mujoco_once, mujoco_set_handlers);
+    static const char file[] = "model.xml";
     size_t size = strlen(xml);
+    char text[1000] = "";
     if (size == 0 || size > INT_MAX)
         return err_set(err, RP_INVALID_ARGUMENT, "the model of %s has %zu bytes", name, size);
-    struct mujoco_file *file = need_alloc(sizeof *file);
-    mj_defaultVFS(&file->files);
-    file->size = size;
-    file->made = false;
-    rp_status status = RP_OK;
-    char text[1000] = "";
-    if (!mujoco_guarded(mujoco_make_file, file) || !file->made) {
-        status = err_set(err, RP_NO_MEMORY, "no memory for the model of %s", name);
-        goto done;
-    }
-    memcpy(file->files.filedata[0], xml, size);
-    *out = mujoco_compile(file, text, (int)sizeof text);
-    if (!*out) {
-        mujoco_one_line(text);
-        status = err_set(err, RP_INVALID_ARGUMENT, "MuJoCo refuses the model of %s: %s", name, text);
-    }
-done:
-    mj_deleteVFS(&file->files);
-    free(file);
-    return status;
+    pthread_once(&mujoco_once, mujoco_set_handlers);
+    mjVFS *files = need_alloc(sizeof *files); /* 2 MB */
+    mj_defaultVFS(files);
+    mj_makeEmptyFileVFS(files, file, (int)size);
+    memcpy(files->filedata[0], xml, size);
+    pthread_mutex_lock(&mujoco_compiler);
+    *out = mj_loadXML(file, files, text, (int)sizeof text);
+    mj_freeLastXML();
+    pthread_mutex_unlock(&mujoco_compiler);
+    mj_deleteVFS(files);
+    free(files);
+    mujoco_one_line(text);
+    return *out ? RP_OK : err_set(err, RP_INVALID_ARGUMENT, "MuJoCo refuses the model of %s: %s", name, text);
 }
 
 /* ---- create and destroy ---- */
-
-static void mujoco_make_data(void *env)
-{
-    struct mujoco *self = env;
-    self->data = mj_makeData(self->model);
-}
 
 static rp_status mujoco_prepare(void *env, rp_env_spec *spec, rp_error *err)
 {
@@ -134,8 +85,7 @@ static rp_status mujoco_prepare(void *env, rp_env_spec *spec, rp_error *err)
     RP_TRY(mujoco_load(name, self->task->xml, &self->model, err));
     if (self->model->nq + self->model->nv > (int)MUJOCO_MAX_STATE || self->model->nu > (int)RP_ENV_MAX_ACTION)
         return err_set(err, RP_INVALID_ARGUMENT, "the model of %s is too large", name);
-    if (!mujoco_guarded(mujoco_make_data, self) || !self->data)
-        return err_set(err, RP_NO_MEMORY, "no memory for the data of %s", name);
+    self->data = mj_makeData(self->model);
     spec->observation_shape[0] = self->task->n_observation;
     spec->action_size = (uint32_t)self->model->nu;
     for (int i = 0; i < self->model->nu; i++) {
@@ -208,11 +158,19 @@ static bool mujoco_ran_away(const mjData *data)
            data->warning[mjWARN_BADQACC].number || data->warning[mjWARN_BADCTRL].number;
 }
 
-static void mujoco_advance(void *env)
+/* False: MuJoCo has reported an error. */
+static bool mujoco_advance(struct mujoco *self)
 {
-    struct mujoco *self = env;
-    for (int i = 0; i < (int)self->frame_skip; i++)
-        mj_step(self->model, self->data);
+    jmp_buf here;
+    volatile bool ok = false;
+    mujoco_guard = &here;
+    if (setjmp(here) == 0) {
+        for (int i = 0; i < (int)self->frame_skip; i++)
+            mj_step(self->model, self->data);
+        ok = true;
+    }
+    mujoco_guard = NULL;
+    return ok;
 }
 
 /* A step that fails is the last of its episode. */
@@ -226,7 +184,7 @@ static double mujoco_move(void *env, const void *action, bool *terminal)
     memcpy(before_qvel, data->qvel, mujoco_qvel_bytes(self));
     for (int i = 0; i < self->model->nu; i++)
         data->ctrl[i] = (double)control[i];
-    if (mujoco_guarded(mujoco_advance, self) && !mujoco_ran_away(data))
+    if (mujoco_advance(self) && !mujoco_ran_away(data))
         return self->task->judge(self, control, terminal);
     mj_resetData(self->model, data);
     mujoco_set(self, self->before, before_qvel);
