@@ -187,9 +187,8 @@ bool host_config_is_local(const struct host_config *self);
 /* The pattern of an entry's names; index: its place in the list. Gives out. */
 const char *host_config_pattern(const struct host_config *self, uint32_t index, char *out, size_t size);
 /* The names that a pattern stands for: "cpu[1-4]", "cpu[01-12]", "r[1,2]n[1-8]". A list that ends with NULL,
- * run_config_free_names. NULL: `why` says what is wrong, such as more names than `most`. */
+ * words_free. NULL: `why` says what is wrong, such as more names than `most`. */
 char **run_config_host_names(const char *pattern, uint32_t most, char *why, size_t size);
-void run_config_free_names(char ***names);
 /* Chooses endpoints that the file does not write: on any free port, of all interfaces in a run with other machines, else of the
  * loopback interface. report: that of the reading. */
 void run_config_open_broker(struct run_config *self, const struct schema_report *report);

@@ -13,18 +13,10 @@
 /* ---- names ---- */
 
 struct names {
-    char **list; /* NULL-terminated */
-    uint32_t count, most;
+    struct words words;
+    uint32_t most;
     char why[160]; /* "": no mistake so far */
 };
-
-void run_config_free_names(char ***names)
-{
-    for (char **name = *names; name && *name; name++)
-        free(*name);
-    free(*names);
-    *names = NULL;
-}
 
 static void names_add(struct names *self, const char *text, size_t length)
 {
@@ -33,13 +25,11 @@ static void names_add(struct names *self, const char *text, size_t length)
                  length == 0 ? "an empty name" : "too long for a name: it may have 63 characters");
         return;
     }
-    if (self->count == self->most) {
+    if (self->words.count == self->most) {
         snprintf(self->why, sizeof self->why, "these are more than %u hosts", self->most);
         return;
     }
-    self->list = need_resize(self->list, self->count + 2, sizeof *self->list);
-    self->list[self->count++] = need_print("%.*s", (int)length, text);
-    self->list[self->count] = NULL;
+    words_addf(&self->words, "%.*s", (int)length, text);
 }
 
 /* The next "[...]" that is a range; NULL: none. One with a colon is an IPv6 address. */
@@ -120,8 +110,8 @@ char **run_config_host_names(const char *pattern, uint32_t most, char *why, size
     expand(&self, "", pattern);
     snprintf(why, size, "%s", self.why);
     if (self.why[0])
-        run_config_free_names(&self.list);
-    return self.list;
+        words_clear(&self.words);
+    return self.words.list;
 }
 
 /* ---- what is in the list ---- */

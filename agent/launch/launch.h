@@ -39,7 +39,7 @@ struct launch {
     const char *argument;      /* of the verb, or NULL */
     char *const *arguments;    /* all arguments, for a verb that takes several */
     uint32_t n_arguments;
-    struct cli_overrides overrides;
+    struct words overrides;
     const char *folder, *run, *weights, *episodes, *html, *http, *key_file;
     bool quiet, json_lines, json, again, no_resize, follow, force, show, prune, tables, dry_run, openmetrics;
     int exit;     /* status of the program after a verb that has printed all there is to say */

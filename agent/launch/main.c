@@ -267,6 +267,6 @@ int main(int argc, char **argv)
     if (status < 0)
         status = launch.verb->run(&launch, &err) == RP_OK || launch.exit ? launch.exit : launch_fail(&err);
     prepare_fini(&prepared);
-    cli_overrides_free(&launch.overrides);
+    words_clear(&launch.overrides);
     return status;
 }

@@ -124,7 +124,7 @@ static char **make_overrides(char *text)
 }
 
 /* Runs python3 -m replaybus.describe and waits launch.hang for it. Gives overrides "environment.spec.KEY=VALUE"
- * (NULL-terminated, command_free), or NULL with the reason. What the environment printed to standard error is passed on. */
+ * (NULL-terminated, words_free), or NULL with the reason. What the environment printed to standard error is passed on. */
 static char **describe_environment(const struct run_config *config, const char *programs, const char *here,
                                    rp_error *err)
 {
@@ -147,7 +147,7 @@ static char **describe_environment(const struct run_config *config, const char *
         tell_failure(env, call.err, err);
     }
     call_fini(&call);
-    command_free(&argv);
+    words_free(&argv);
     free(path);
     return list;
 }
@@ -158,7 +158,7 @@ static bool read_described(struct prepared *self, const struct launch *launch, c
                            struct schema_report *report)
 {
     struct words all = {0};
-    words_add_list(&all, (const char *const *)launch->overrides.texts);
+    words_add_list(&all, (const char *const *)launch->overrides.list);
     words_add_list(&all, (const char *const *)spec);
     run_config_free(&self->config);
     self->config = (struct run_config){0};
@@ -184,7 +184,7 @@ static bool describe(struct prepared *self, const struct launch *launch, const c
     if (!spec)
         schema_problem(report, "environment.name", "%s", err.text);
     bool ok = spec && read_described(self, launch, file, spec, report);
-    command_free(&spec);
+    words_free(&spec);
     return ok;
 }
 
@@ -207,7 +207,7 @@ rp_status prepare_config(struct prepared *self, const struct launch *launch, con
     char real[PATH_MAX];
     if (!self->here[0] && realpath(file, real))
         snprintf(self->here, sizeof self->here, "%.*s", (int)sizeof self->here - 1, dirname(real));
-    if (run_config_read(file, (const char *const *)launch->overrides.texts, &self->config, report) &&
+    if (run_config_read(file, (const char *const *)launch->overrides.list, &self->config, report) &&
         describe(self, launch, file, report)) {
         run_config_open_broker(&self->config, report);
         run_config_prescribe(&self->config, file == self->config_path, report);

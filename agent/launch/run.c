@@ -1002,8 +1002,8 @@ static double measure_weights(struct run *self, const char *weights)
         if (!found || sscanf(found, "mean return of %llu episodes: %lf", &episodes, &value) != 2)
             value = NAN;
     }
-    command_free(&argv);
-    command_free(&environment);
+    words_free(&argv);
+    words_free(&environment);
     return value;
 }
 

@@ -146,7 +146,7 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
     RP_TRY(go_back(self, state->cwd, err));
     run_folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
     reason_of(self->folder, reason, sizeof reason);
-    if (state->done && launch->overrides.n == 0)
+    if (state->done && launch->overrides.count == 0)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "the run in '%s' has met its stop condition%s; to go on, move it: %s", self->folder, reason,
                        way_on(reason));
@@ -158,8 +158,8 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
 /* True if the command line sets the key, which ends with "=". */
 static bool sets_key(const struct launch *launch, const char *key)
 {
-    for (uint32_t i = 0; i < launch->overrides.n; i++)
-        if (strncmp(launch->overrides.texts[i], key, strlen(key)) == 0)
+    for (uint32_t i = 0; i < launch->overrides.count; i++)
+        if (strncmp(launch->overrides.list[i], key, strlen(key)) == 0)
             return true;
     return false;
 }
@@ -511,8 +511,7 @@ rp_status launch_core(struct launch *launch, rp_error *err)
     keep_output_private();
     if (!run_folder_holds(launch->argument) && launch->n_arguments == 3)
         RP_TRY(make_run(launch, launch->arguments[0], launch->arguments[1], launch->arguments[2], err));
-    cli_overrides_free(&launch->overrides); /* they are in the run's own file now */
-    launch->overrides = (struct cli_overrides){0};
+    words_clear(&launch->overrides); /* they are in the run's own file now */
     RP_TRY(reopen(self, launch, &state, err));
     snprintf(folder, sizeof folder, "%s", self->folder);
     RP_TRY(open_source(self, job, &source, err));
@@ -533,17 +532,12 @@ rp_status launch_core(struct launch *launch, rp_error *err)
 /* ---- Slurm: scripts, for people who submit jobs themselves ---- */
 
 /* The words after `replay-launch core`: folder, file, the script of the array, overrides. */
-static const char **core_words(const struct launch *launch, const char *folder, const char *config)
+static struct words core_words(const struct launch *launch, const char *folder, const char *config)
 {
-    uint32_t n = 0;
-    const char **words = need_alloc((4 + 2 * (size_t)launch->overrides.n) * sizeof *words);
-    words[n++] = folder;
-    words[n++] = config;
-    words[n++] = "$SLURM_SUBMIT_DIR/" SLURM_ACTORS_SCRIPT;
-    for (uint32_t i = 0; i < launch->overrides.n; i++) {
-        words[n++] = "--set";
-        words[n++] = launch->overrides.texts[i];
-    }
+    struct words words = {0};
+    words_put(&words, folder, config, "$SLURM_SUBMIT_DIR/" SLURM_ACTORS_SCRIPT);
+    for (uint32_t i = 0; i < launch->overrides.count; i++)
+        words_put(&words, "--set", launch->overrides.list[i]);
     return words;
 }
 
@@ -555,11 +549,11 @@ static rp_status print_scripts(struct prepared *self, const struct launch *launc
     snprintf(folder, sizeof folder, "%s/" FOLDER_RUNS "/%s-$SLURM_JOB_ID", self->cwd, self->config.name);
     RP_TRY(slurm_check_path(real, err));
     RP_TRY(prepare_programs(self, err));
-    const char **words = core_words(launch, folder, real);
+    struct words words = core_words(launch, folder, real);
     struct slurm_script script = {.config = &self->config,
                                   .program = run_folder_path(program, sizeof program, self->programs, LAUNCH_PROGRAM),
                                   .output = "replay-%j.log",
-                                  .core = words};
+                                  .core = (const char *const *)words.list};
     char *core = slurm_script_core(&script), *actors = slurm_script_actors(&script);
     bool both = !which;
     if (both)
@@ -573,7 +567,7 @@ static rp_status print_scripts(struct prepared *self, const struct launch *launc
         fputs(actors, stdout);
     free(core);
     free(actors);
-    free(words);
+    words_clear(&words);
     return RP_OK;
 }
 

@@ -402,7 +402,7 @@ rp_status launch_eval(struct launch *launch, rp_error *err)
     }
     snprintf(config, sizeof config, "%s/" FOLDER_CONFIG, folder);
     struct schema_report *report = schema_report_new();
-    const char *const *overrides = (const char *const *)launch->overrides.texts;
+    const char *const *overrides = (const char *const *)launch->overrides.list;
     static const struct run_config unknown; /* mistakes in the file are left to the program */
     bool read = run_config_read(config, overrides, &self->config, report);
     schema_report_destroy(&report);

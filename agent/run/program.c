@@ -146,7 +146,7 @@ static int read_line(struct program *self, int argc, char **argv)
 static int read_config(struct program *self)
 {
     struct schema_report *report = schema_report_new();
-    bool ok = run_config_read(self->config, (const char *const *)self->overrides.texts, &self->run, report);
+    bool ok = run_config_read(self->config, (const char *const *)self->overrides.list, &self->run, report);
     if (!ok) {
         fputs(schema_report_text(report), stderr);
         fprintf(stderr, "%s: %u mistake%s in the configuration; nothing was started\n", self->name,
@@ -248,7 +248,7 @@ int program_start(struct program *self, int argc, char **argv)
 
 void program_end(struct program *self)
 {
-    cli_overrides_free(&self->overrides);
+    words_clear(&self->overrides);
     free(self->service);
     run_config_free(&self->run);
 }

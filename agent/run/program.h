@@ -16,7 +16,7 @@ struct program {
     const char *name; /* "replay-actor" */
     /* ---- from the command line */
     const char *config, *endpoint, *endpoints_file, *weights;
-    struct cli_overrides overrides;
+    struct words overrides;
     uint32_t index;
     int64_t timeout_ns;
     int log_level; /* -1: the program's default */

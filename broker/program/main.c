@@ -28,7 +28,7 @@ struct settings {
     const char *config;  /* NULL: the embedded one */
     const char *section; /* of the file; NULL: all of it */
     int64_t shards;      /* of the command line, which is among the overrides, too; 0: not given */
-    struct cli_overrides overrides;
+    struct words overrides;
     bool check; /* strictly: also what only matters while it runs */
 };
 
@@ -38,7 +38,7 @@ static struct schema_source source_of(const struct settings *self)
                                   .name = "(embedded)",
                                   .text = broker_default_yaml,
                                   .section = self->section,
-                                  .overrides = (const char *const *)self->overrides.texts};
+                                  .overrides = (const char *const *)self->overrides.list};
 }
 
 /* Reads a configuration for a question about it, without a word. */
@@ -61,10 +61,10 @@ static void hint_section(const struct settings *self)
         fprintf(stderr, "replay-broker: %s is the file of a whole run: add --section broker\n", self->config);
         schema_free(&broker_schema, &config);
     }
-    for (uint32_t i = 0; i < self->overrides.n && !self->section; i++)
-        if (strncmp(self->overrides.texts[i], "broker.", 7) == 0)
+    for (uint32_t i = 0; i < self->overrides.count && !self->section; i++)
+        if (strncmp(self->overrides.list[i], "broker.", 7) == 0)
             fprintf(stderr, "replay-broker: without --section a key has no 'broker.' before it: --set %s\n",
-                    self->overrides.texts[i] + 7);
+                    self->overrides.list[i] + 7);
 }
 
 /* True if --shards would replace a list of brokers that run by themselves. */
@@ -563,6 +563,6 @@ int main(int argc, char **argv)
     }
     if (status == CLI_GO_ON)
         status = start(&options);
-    cli_overrides_free(&options.settings.overrides);
+    words_clear(&options.settings.overrides);
     return status;
 }

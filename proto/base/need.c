@@ -52,3 +52,37 @@ char *need_print(const char *format, ...)
         need_fail(strlen(format));
     return text;
 }
+
+/* ---- lists of words ---- */
+
+void words_free(char ***list)
+{
+    for (char **word = *list; word && *word; word++)
+        free(*word);
+    free(*list);
+    *list = NULL;
+}
+
+void words_take(struct words *self, char *word)
+{
+    self->list = need_resize(self->list, self->count + 2, sizeof *self->list);
+    self->list[self->count++] = word;
+    self->list[self->count] = NULL;
+}
+
+void words_add(struct words *self, const char *word)
+{
+    words_take(self, need_text(word));
+}
+
+void words_add_list(struct words *self, const char *const *list)
+{
+    for (; list && *list; list++)
+        words_add(self, *list);
+}
+
+void words_clear(struct words *self)
+{
+    words_free(&self->list);
+    self->count = 0;
+}

@@ -31,4 +31,22 @@ char *need_text(const char *text) __attribute__((malloc, returns_nonnull));
 /* Returns the formatted text. */
 char *need_print(const char *format, ...) __attribute__((format(printf, 1, 2), malloc, returns_nonnull));
 
+/* ---- a list of words that grows: command lines, environments, overrides, names ---- */
+
+/* Zero-initialised. */
+struct words {
+    char **list; /* NULL-terminated: words_free. NULL: there are no words yet */
+    uint32_t count;
+};
+void words_clear(struct words *self);
+void words_free(char ***list);
+/* Takes the word. */
+void words_take(struct words *self, char *word);
+#define words_addf(words, ...) words_take((words), need_print(__VA_ARGS__))
+void words_add(struct words *self, const char *word);
+/* Adds the words of a NULL-terminated list, which may be NULL. */
+void words_add_list(struct words *self, const char *const *list);
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define words_put(words, ...) words_add_list((words), WORDS(__VA_ARGS__))
+
 #endif

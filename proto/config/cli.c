@@ -89,18 +89,12 @@ static int read_level(const struct cli *cli, const struct cli_option *option, co
                        : cli_usage(cli->program, "--%s %s: use debug, info, warn, error or off", option->name, name);
 }
 
-int cli_override(const struct cli *cli, struct cli_overrides *all, const char *prefix, const char *text)
+int cli_override(const struct cli *cli, struct words *all, const char *prefix, const char *text)
 {
-    if (all->n == CLI_MAX_OVERRIDES)
+    if (all->count == CLI_MAX_OVERRIDES)
         return cli_usage(cli->program, "more than %u values are set", CLI_MAX_OVERRIDES);
-    all->texts[all->n++] = need_print("%s%s", prefix, text);
+    words_addf(all, "%s%s", prefix, text);
     return CLI_GO_ON;
-}
-
-void cli_overrides_free(struct cli_overrides *self)
-{
-    while (self->n > 0)
-        free(self->texts[--self->n]);
 }
 
 int cli_take_log_json(const struct cli *cli, const struct cli_option *option, const char *argument, void *target)

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/base/need.h"
 #include "replay/error.h"
 
 /* The exit status after a mistake on the command line, of every program. */
@@ -23,7 +24,7 @@ enum cli_kind {
     CLI_WHOLE,    /* uint32_t, int64_t or uint64_t: a whole number from `least` to `most` */
     CLI_REAL,     /* double: a number from `least` to `most` */
     CLI_TIME,     /* int64_t, in ns: at least `least` */
-    CLI_OVERRIDE, /* struct cli_overrides: appends prefix and argument */
+    CLI_OVERRIDE, /* struct words: appends prefix and argument */
     CLI_LEVEL,    /* int: an enum log_level */
     CLI_TAKE,     /* whatever `take` does */
     CLI_HELP,     /* prints the program's help and ends the program */
@@ -82,13 +83,7 @@ void cli_print_options(const struct cli *cli, uint32_t who);
 /* Prints "PROGRAM: ..." and "Try 'PROGRAM --help'."; returns CLI_USAGE. */
 int cli_usage(const char *program, const char *format, ...) RP_PRINTF(2, 3);
 
-/* "key=value" texts that replace values of a configuration file, NULL-terminated. */
-struct cli_overrides {
-    char *texts[CLI_MAX_OVERRIDES + 1];
-    uint32_t n;
-};
-/* Appends prefix and text; CLI_GO_ON, or the exit status. */
-int cli_override(const struct cli *cli, struct cli_overrides *all, const char *prefix, const char *text);
-void cli_overrides_free(struct cli_overrides *self);
+/* Appends prefix and text, "key=value", which replaces a value of a configuration file; CLI_GO_ON, or the exit status. */
+int cli_override(const struct cli *cli, struct words *all, const char *prefix, const char *text);
 
 #endif

@@ -21,7 +21,7 @@ struct bundle {
 /* Describes the bundle of the programs in a folder. Takes a moment. */
 rp_status bundle_describe(const char *programs, struct bundle *out, rp_error *err);
 
-/* The command that reaches a host; NULL-terminated, command_free. name: destination for ssh, one of those that host->name stands
+/* The command that reaches a host; NULL-terminated, words_free. name: destination for ssh, one of those that host->name stands
  * for; with host->command only a name for messages. bundle: may be NULL if the host has host->programs. NULL: err says why. The command
  * prints the line `@rp {"type":"sending"}` before it sends our programs. */
 char **carrier_build(const struct bundle *bundle, const struct host_config *host, const char *name, rp_error *err);

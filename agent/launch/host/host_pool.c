@@ -147,7 +147,7 @@ static rp_status add_one(struct host_pool *self, const struct host_config *confi
         one->cores = config->cores;
         connect_to(self, one, name, (const char *const *)carrier);
     }
-    command_free(&carrier);
+    words_free(&carrier);
     return one ? RP_OK : (rp_status)err->status;
 }
 
@@ -167,7 +167,7 @@ static rp_status add_entry(struct host_pool *self, const struct host_config *con
     rp_status status = RP_OK;
     for (uint32_t i = 0; names[i] && status == RP_OK; i++)
         status = add_one(self, config, names[i], err);
-    run_config_free_names(&names);
+    words_free(&names);
     return status;
 }
 
@@ -214,7 +214,7 @@ void host_pool_destroy(struct host_pool **self_p)
     for (uint32_t i = 0; i < self->n; i++) {
         struct pool_host *one = self->hosts[i];
         host_destroy(&one->host);
-        command_free(&one->overrides.list);
+        words_free(&one->overrides.list);
         free(one);
     }
     words_clear(&self->paths);
@@ -532,7 +532,7 @@ rp_status host_pool_add(struct host_pool *self, const char *name, int64_t now_ns
     if (!names)
         return err_set(err, RP_INVALID_ARGUMENT, "%s", why);
     rp_status status = add_again(self, like, names[0], now_ns, err);
-    run_config_free_names(&names);
+    words_free(&names);
     return status;
 }
 

@@ -353,7 +353,7 @@ void trial_close(struct trial *self)
     observer_destroy(&self->observer);
     trial_stop(self, ROLE_BROKER);
     free(self->workers);
-    command_free(&self->overrides.list);
+    words_free(&self->overrides.list);
     for (size_t i = 0; self->folder[0] && i < sizeof weights / sizeof weights[0]; i++) {
         char path[640];
         snprintf(path, sizeof path, "%s/%s", self->folder, weights[i]);

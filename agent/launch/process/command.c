@@ -16,33 +16,7 @@
 
 const char *const role_names[ROLES] = {"broker", "learner", "actor", "evaluator"};
 
-/* ---- a list of words that grows ---- */
-
-void command_free(char ***list)
-{
-    for (char **word = *list; word && *word; word++)
-        free(*word);
-    free(*list);
-    *list = NULL;
-}
-
-void words_take(struct words *self, char *word)
-{
-    self->list = need_resize(self->list, self->count + 2, sizeof *self->list);
-    self->list[self->count++] = word;
-    self->list[self->count] = NULL;
-}
-
-void words_add(struct words *self, const char *word)
-{
-    words_take(self, need_text(word));
-}
-
-void words_add_list(struct words *self, const char *const *list)
-{
-    for (; list && *list; list++)
-        words_add(self, *list);
-}
+/* ---- words ---- */
 
 void words_add_path(struct words *self, const char *key, const char *path)
 {
@@ -68,12 +42,6 @@ void shell_add(struct text *out, const char *word)
         text_add(out, "%.*s%s", (int)n, word, word[n] ? "'\\''" : "");
     }
     text_add(out, "'");
-}
-
-void words_clear(struct words *self)
-{
-    command_free(&self->list);
-    self->count = 0;
 }
 
 /* Adds an override. */
@@ -314,7 +282,7 @@ char **command_build(const struct command_context *context, enum role role, uint
     else
         add_worker(&words, context, role, index);
     if (status != RP_OK)
-        command_free(&words.list);
+        words_free(&words.list);
     return words.list;
 }
 
@@ -372,8 +340,8 @@ rp_status command_start(const struct command_context *context, enum role role, u
                                             .guard = context->guard,
                                             .place = context->place};
     rp_status status = process_start(process, &options, now_ns, err);
-    command_free(&argv);
-    command_free(&environment);
+    words_free(&argv);
+    words_free(&environment);
     return status;
 }
 
@@ -386,7 +354,7 @@ char **command_evaluate(const struct command_context *context, const struct comm
     if (own->count == 0) {
         add_actor(&words, context);
     } else if (add_users(&words, own, context, ROLE_EVALUATOR, 0, err) != RP_OK) {
-        command_free(&words.list);
+        words_free(&words.list);
         return NULL;
     }
     words_put(&words, "--weights", evaluation->weights);

@@ -42,7 +42,7 @@ struct command_context {
  * relative path is in the run's own folder; "/...", "./..." and "../..." are meant as they stand. Gives out. */
 const char *command_keep(const struct command_context *context, const char *dir, char *out, size_t size);
 
-/* The command line of one process; NULL-terminated, command_free. Our own programs get "-c config_path --set ...":
+/* The command line of one process; NULL-terminated, words_free. Our own programs get "-c config_path --set ...":
  * counts, folder, stop.time=0s (the launcher keeps the time), and the overrides. The user's (actors.command,
  * learners.command, evaluator.command) get their placeholders filled: {service} {ingest} {events} {index} {count} {seed} {folder}
  * {config} {here} {table} {name}; "{{" is "{". {seed} is that of the run plus the index, {count} how many of its
@@ -76,24 +76,9 @@ bool command_in_python(const struct run_config *config, enum role role);
 char *command_python_path(const char *programs, const char *here);
 /* Asks a Python environment for its spec: python3 -m replaybus.describe, which prints lines "key: value". */
 char **command_describe(const struct env_config *config);
-void command_free(char ***list);
 
-/* ---- a list of words that grows: command lines, environments, overrides ---- */
+/* ---- more words of a list (need.h) ---- */
 
-/* Zero-initialised. */
-struct words {
-    char **list; /* NULL-terminated: command_free. NULL: there are no words yet */
-    uint32_t count;
-};
-void words_clear(struct words *self);
-/* Takes the word. */
-void words_take(struct words *self, char *word);
-#define words_addf(words, ...) words_take((words), need_print(__VA_ARGS__))
-void words_add(struct words *self, const char *word);
-/* Adds the words of a NULL-terminated list, which may be NULL. */
-void words_add_list(struct words *self, const char *const *list);
-#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
-#define words_put(words, ...) words_add_list((words), WORDS(__VA_ARGS__))
 /* Adds a blank and a word in quotes for the shell. */
 void shell_add(struct text *out, const char *word);
 /* Adds "KEY=PATH", an override, whose value is YAML: quotes keep an unusual path from being read as something else. */

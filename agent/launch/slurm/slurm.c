@@ -54,7 +54,7 @@ rp_status slurm_call_start(struct call *self, const char *const *argv, int64_t l
                        argv[0]);
     char **words = slurm_without_job(argv);
     rp_status status = call_start(self, (const char *const *)words, NULL, limit_ns, err);
-    command_free(&words);
+    words_free(&words);
     return status;
 }
 
@@ -300,7 +300,7 @@ static void write_head(const struct run_config *config, bool actors, struct text
     text_add(out, "%s\n", actors ? "-actors" : "");
     for (uint32_t i = 0; i < words.count; i++)
         text_add(out, "#SBATCH %s\n", words.list[i]);
-    command_free(&words.list);
+    words_free(&words.list);
 }
 
 rp_status slurm_check_path(const char *path, rp_error *err)
@@ -407,7 +407,7 @@ static void check_job(const struct run_config *config, bool actors, struct schem
     if (status != RP_OK)
         schema_problem(report, "launch.slurm", "Slurm would not take the %s: %s", actors ? "actor array" : "core job",
                        err.text);
-    command_free(&words.list);
+    words_free(&words.list);
 }
 
 void slurm_check(const struct run_config *config, struct schema_report *report)
@@ -428,7 +428,7 @@ static rp_status ask_node(const struct slurm_section *slurm, const char *path, c
     words_add(&words, "--mem=64M");
     words_put(&words, "--", "sh", "-c", "test -e \"$1\" && echo seen || echo missing", "sh", path);
     rp_status status = slurm_run((const char *const *)words.list, SHARED_NS, answer, err);
-    command_free(&words.list);
+    words_free(&words.list);
     return status;
 }
 

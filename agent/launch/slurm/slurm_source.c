@@ -62,19 +62,15 @@ static void say(bool loud, const char *format, ...)
 
 /* ---- the array ---- */
 
-struct submission {
-    char array[48], output[FOLDER_SIZE + 64], core[24];
-    const char *words[8];
-};
-
-static void submission_fill(struct submission *out, const struct slurm_source *self)
+static struct words submission(const struct slurm_source *self)
 {
-    snprintf(out->array, sizeof out->array, "--array=0-%u%%%u", self->record.tasks - 1, self->wanted);
-    snprintf(out->output, sizeof out->output, "--output=%s/logs/slurm-task-%%a.log", self->options.folder);
-    snprintf(out->core, sizeof out->core, "%" PRIu64, self->record.core);
-    const char *words[] = {"sbatch",     "--parsable",         out->array, out->output,
-                           self->script, self->options.folder, out->core,  NULL};
-    memcpy(out->words, words, sizeof words);
+    struct words words = {0};
+    words_put(&words, "sbatch", "--parsable");
+    words_addf(&words, "--array=0-%u%%%u", self->record.tasks - 1, self->wanted);
+    words_addf(&words, "--output=%s/logs/slurm-task-%%a.log", self->options.folder);
+    words_put(&words, self->script, self->options.folder);
+    words_addf(&words, "%" PRIu64, self->record.core);
+    return words;
 }
 
 static rp_status take_array(struct slurm_source *self, uint64_t id, rp_error *err)
@@ -90,11 +86,11 @@ static rp_status take_array(struct slurm_source *self, uint64_t id, rp_error *er
 
 static rp_status submit(struct slurm_source *self, rp_error *err)
 {
-    struct submission submission = {0};
+    struct words words = submission(self);
     uint64_t id;
-    submission_fill(&submission, self);
-    RP_TRY(slurm_submit(submission.words, &id, err));
-    return take_array(self, id, err);
+    rp_status status = slurm_submit((const char *const *)words.list, &id, err);
+    words_clear(&words);
+    return status == RP_OK ? take_array(self, id, err) : status;
 }
 
 /* Whether all tasks of an earlier leg's array are still in the queue. */
@@ -151,7 +147,7 @@ static rp_status appear(struct slurm_source *self, const struct slurm_job *job, 
     char **carrier = slurm_without_job(argv);
     rp_status status = host_pool_appear(self->pool, task_name(job->index, name), (const char *const *)carrier,
                                         (double)each, now_ns, err);
-    command_free(&carrier);
+    words_free(&carrier);
     return status;
 }
 
@@ -265,10 +261,10 @@ static void look_again(struct slurm_source *self, int64_t now_ns)
 
 static void submit_again(struct slurm_source *self, int64_t now_ns)
 {
-    struct submission submission = {0};
+    struct words words = submission(self);
     say(true, "the actor array, job %" PRIu64 ", was cancelled: it is submitted again", self->record.array);
-    submission_fill(&submission, self);
-    begin(self, ORDER_SUBMIT, submission.words, now_ns);
+    begin(self, ORDER_SUBMIT, (const char *const *)words.list, now_ns);
+    words_clear(&words);
 }
 
 /* Slurm lets as many tasks run as the throttle says; one that is lowered ends nobody. */

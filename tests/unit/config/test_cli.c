@@ -12,7 +12,7 @@ struct target {
     uint32_t small;
     int64_t large, time_ns;
     int level;
-    struct cli_overrides overrides;
+    struct words overrides;
     uint32_t seen;
 };
 
@@ -84,12 +84,12 @@ TEST(values)
     assert_int_equal(t.level, LEVEL_WARN);
     assert_int_equal(t.large, 4);
     assert_int_equal(READ(&t, "--set", "a=1", "--seed", "3"), CLI_GO_ON);
-    assert_int_equal(t.overrides.n, 2);
-    assert_string_equal(t.overrides.texts[0], "a=1");
-    assert_string_equal(t.overrides.texts[1], "seed=3");
-    assert_null(t.overrides.texts[2]);
-    cli_overrides_free(&t.overrides);
-    assert_int_equal(t.overrides.n, 0);
+    assert_int_equal(t.overrides.count, 2);
+    assert_string_equal(t.overrides.list[0], "a=1");
+    assert_string_equal(t.overrides.list[1], "seed=3");
+    assert_null(t.overrides.list[2]);
+    words_clear(&t.overrides);
+    assert_int_equal(t.overrides.count, 0);
 }
 
 TEST(mistakes)
@@ -110,10 +110,10 @@ TEST(mistakes)
 
 TEST(overrides_are_bounded)
 {
-    struct cli_overrides all = {0};
+    struct words all = {0};
     for (uint32_t i = 0; i < CLI_MAX_OVERRIDES; i++)
         assert_int_equal(cli_override(&cli, &all, "", "a=1"), CLI_GO_ON);
     assert_int_equal(cli_override(&cli, &all, "", "a=1"), CLI_USAGE);
-    assert_null(all.texts[CLI_MAX_OVERRIDES]);
-    cli_overrides_free(&all);
+    assert_null(all.list[CLI_MAX_OVERRIDES]);
+    words_clear(&all);
 }

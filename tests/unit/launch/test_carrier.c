@@ -76,7 +76,7 @@ static int reach(const struct target *target, const struct bundle *bundle)
     pid_t pid = spawn_start(&spawn, &error);
     assert_true(pid > 0);
     close(out[1]);
-    command_free(&argv);
+    words_free(&argv);
     FILE *file = fdopen(out[0], "r");
     output[fread(output, 1, sizeof output - 1, file)] = '\0';
     fclose(file);
@@ -222,7 +222,7 @@ TEST(no_room_for_programs, setup, tempdir_leave)
     assert_true(host_info(host)->sent);
     assert_non_null(strstr(host_info(host)->reason, "make room on cpu1"));
     host_destroy(&host);
-    command_free(&carrier);
+    words_free(&carrier);
 }
 
 /* Carriers that do not end by themselves are killed together. */
@@ -257,7 +257,7 @@ TEST(ssh_command, setup, tempdir_leave)
     assert_string_equal(argv[n - 3], "--");
     assert_string_equal(argv[n - 2], "-oProxyCommand=evil");
     assert_null(strpbrk(argv[n - 1], "\n!"));
-    command_free(&argv);
+    words_free(&argv);
     host.programs = "";
     must_fail_new(carrier_build(NULL, &host, "cpu1", &err), RP_FAILED_PRECONDITION, NULL);
 }

@@ -45,7 +45,7 @@ FIXTURE(struct fixture, begin, end)
 
 static void free_words(void *words)
 {
-    command_free(&(char **){words});
+    words_free(&(char **){words});
 }
 
 /* The words with blanks between them. */
@@ -112,7 +112,7 @@ static void expect_read(const struct command_context *context, enum role role, e
     assert_int_equal(program.run.actors.count, 3);
     assert_int_equal(program.run.learners.count, 3);
     program_end(&program);
-    command_free(&list);
+    words_free(&list);
     assert_null(list);
 }
 

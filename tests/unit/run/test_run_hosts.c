@@ -1,6 +1,7 @@
 /* The hosts of a run's file: what patterns of names stand for, which roles run where, and mistakes. */
 #include "agent/config/config.h"
 
+#include "proto/base/need.h"
 #include "tests/support/runtext.h"
 #include "tests/support/test.h"
 
@@ -17,7 +18,7 @@ static const char *expanded(const char *pattern, uint32_t most)
     assert_int_equal(names != NULL, why[0] == '\0');
     for (uint32_t i = 0; names && names[i]; i++)
         out = textf("%s%s%s", out, i ? " " : "", names[i]);
-    run_config_free_names(&names);
+    words_free(&names);
     return out;
 }
 
