@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/log.h"
 
 static pid_t waiting_thread;
@@ -69,11 +70,7 @@ static const char *name_of(int32_t pid, char *out, size_t size)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (!file || !fgets(out, (int)size, file))
-        out[0] = '\0';
-    if (file)
-        fclose(file);
+    io_text(path, out, size);
     out[strcspn(out, "\n")] = '\0';
     return out;
 }

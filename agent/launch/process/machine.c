@@ -28,6 +28,18 @@ static cpu_set_t *allowed_cpus(void)
     return NULL;
 }
 
+/* Finds the first line "name 123", "name: 123" or "name\t: word". Returns what follows the name; NULL: there is no such line. */
+static const char *value_of(const char *text, const char *name)
+{
+    size_t length = strlen(name);
+    while (strncmp(text, name, length) != 0) {
+        text += strcspn(text, "\n");
+        if (*text++ == '\0')
+            return NULL;
+    }
+    return text + length + strspn(text + length, " \t:");
+}
+
 /* ---- control groups (version 2) ---- */
 
 struct group {
@@ -38,20 +50,14 @@ struct group {
 /* Our own group, the line "0::/user.slice" of a file. */
 static bool find_group(struct group *self, const char *root)
 {
-    char path[512], line[512] = "";
-    bool found = false;
+    char path[512], text[4096];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(path, "re");
-    while (file && !found && fgets(line, sizeof line, file))
-        found = strncmp(line, "0::/", 4) == 0;
-    if (file)
-        fclose(file);
-    line[strcspn(line, "\n")] = '\0';
+    io_text(path, text, sizeof text);
+    const char *own = value_of(text, "0::");
+    int length = own ? (int)strcspn(own, "\n") : 0;
     self->root = (size_t)snprintf(self->path, sizeof self->path, "%.400s/sys/fs/cgroup", root);
-    if (found)
-        snprintf(self->path + self->root, sizeof self->path - self->root, "%s",
-                 strcmp(line, "0::/") == 0 ? "" : line + 3);
-    return found;
+    snprintf(self->path + self->root, sizeof self->path - self->root, "%.*s", length > 1 ? length : 0, own ? own : "");
+    return length > 0;
 }
 
 /* Reads up to two numbers from a file of the group; returns how many there are ("max" is none). */
@@ -96,19 +102,13 @@ double machine_cores(void)
 
 /* ---- memory ---- */
 
-/* A line "Name: 123 kB" or "name 123" of a file. */
+/* The number of a line of a file. */
 static double named_number(const char *path, const char *name)
 {
-    char line[256];
-    double value = NAN;
-    size_t length = strlen(name);
-    FILE *file = fopen(path, "re");
-    while (file && isnan(value) && fgets(line, sizeof line, file))
-        if (strncmp(line, name, length) == 0 && (line[length] == ':' || line[length] == ' '))
-            value = strtod(line + length + 1, NULL);
-    if (file)
-        fclose(file);
-    return value;
+    char text[8192];
+    io_text(path, text, sizeof text);
+    const char *value = value_of(text, name);
+    return value ? strtod(value, NULL) : NAN;
 }
 
 /* Bytes that the group may still take. File pages that are not in use are freed when memory is needed. */
@@ -148,14 +148,10 @@ double machine_memory(void)
 
 /* ---- processor ---- */
 
-/* Copies the value of a line "name : value" of /proc/cpuinfo, the first one. */
 static bool cpu_value(const char *text, const char *name, char *out, size_t size)
 {
-    const char *at = strstr(text, name), *colon = at ? strchr(at, ':') : NULL;
-    if (!colon || (at != text && at[-1] != '\n'))
-        return false;
-    colon += 1 + strspn(colon + 1, " \t");
-    snprintf(out, size, "%.*s", (int)strcspn(colon, "\n"), colon);
+    const char *value = value_of(text, name);
+    snprintf(out, size, "%.*s", value ? (int)strcspn(value, "\n") : 0, value ? value : "");
     return out[0] != '\0';
 }
 
