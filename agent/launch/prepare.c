@@ -282,7 +282,7 @@ rp_status prepare_process(struct prepared *self, rp_error *err)
     process_raise_files();
     RP_TRY(prepare_programs(self, err));
     RP_TRY(interrupts_init(&self->interrupts, err));
-    return guard_start(&self->guard, err);
+    return guard_start(&self->guard, NULL, err);
 }
 
 /* ---- the folder ---- */

@@ -391,7 +391,7 @@ static char *report_json(const struct report *self, const char *status, const ch
 static void put_episode(struct json *json, const char *folder)
 {
     uint64_t at = 0;
-    char name[64], *episode = recording_read_last(folder, &at);
+    char name[64], *episode = recording_read(folder, true, &at);
     if (episode) {
         json_key(json, "api/play");
         recording_put_list(json, folder, 1);

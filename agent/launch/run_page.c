@@ -185,7 +185,7 @@ static void run_get_play(void *ctx, const struct http_request *request, struct h
         run_page_finish(&out, reply);
         return;
     }
-    char *text = recording_read(self->folder, strtoull(at, NULL, 10));
+    char *text = recording_read(self->folder, false, &(uint64_t){strtoull(at, NULL, 10)});
     if (text)
         text_add(&reply->text, "%s", text);
     else

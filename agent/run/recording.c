@@ -331,8 +331,7 @@ void recording_put_list(struct json *out, const char *folder, uint32_t most)
     lines_fini(&lines);
 }
 
-/* Takes the newest one, or the one with this `at`. */
-static char *find(const char *folder, bool newest, uint64_t *at)
+char *recording_read(const char *folder, bool newest, uint64_t *at)
 {
     struct kept_lines lines;
     char path[512], *out = NULL;
@@ -346,14 +345,4 @@ static char *find(const char *folder, bool newest, uint64_t *at)
         }
     lines_fini(&lines);
     return out;
-}
-
-char *recording_read(const char *folder, uint64_t at)
-{
-    return find(folder, false, &at);
-}
-
-char *recording_read_last(const char *folder, uint64_t *at)
-{
-    return find(folder, true, at);
 }

@@ -35,9 +35,7 @@ void recording_save(struct recording *self, const char *environment, const struc
 
 /* Writes {"episodes": [head, ...]}, the oldest first, of the newest `most`. */
 void recording_put_list(struct json *out, const char *folder, uint32_t most);
-/* Returns the recording whose head has this `at`, as JSON; NULL: there is none. */
-char *recording_read(const char *folder, uint64_t at);
-/* Returns the newest recording and sets its `at`; NULL: there is none. */
-char *recording_read_last(const char *folder, uint64_t *at);
+/* Returns the recording whose head has this `at`, or the newest one, and sets its `at`, as JSON; NULL: there is none. */
+char *recording_read(const char *folder, bool newest, uint64_t *at);
 
 #endif

@@ -207,7 +207,7 @@ bool page_is_watched(struct page *self)
     return asked_ns && clock_ns() - asked_ns < LOOKING_NS;
 }
 
-void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
+static void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     struct page *self = ctx;
     char *state = page_state(self);

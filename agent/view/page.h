@@ -57,8 +57,6 @@ struct http_part page_part(struct page *self);
 /* The files alone. */
 struct http_part page_files(void);
 
-/* Answers /api/state. */
-void page_get_state(void *page, const struct http_request *request, struct http_reply *reply);
 /* Writes the page as one file that needs no server: it shows these answers, a JSON object from paths ("api/state") to what the server
  * would answer. */
 void page_put_alone(struct text *out, const char *answers);

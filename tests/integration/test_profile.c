@@ -198,7 +198,7 @@ CASE(tells_who_failed)
 
 int main(void)
 {
-    if (guard_start(&guard, &err) != RP_OK)
+    if (guard_start(&guard, NULL, &err) != RP_OK)
         return 1;
     int status = test_run(NULL, NULL);
     guard_stop(&guard);

@@ -91,7 +91,7 @@ void hostbed_set_up(struct hostbed *f)
     setenv("TMPDIR", f->dir, 1);
     unsetenv("XDG_RUNTIME_DIR");
     setenv("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22", 1); /* of the user's own login */
-    assert_int_equal(guard_start(&f->guard, &err), RP_OK);
+    assert_int_equal(guard_start(&f->guard, NULL, &err), RP_OK);
 }
 
 const char *hostbed_work(const struct hostbed *f)

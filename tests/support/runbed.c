@@ -10,7 +10,7 @@ void runbed_open(struct runbed *self, const char *yaml, struct host_source *sour
     *self = (struct runbed){.screen = screen_new(SCREEN_QUIET)};
     assert_int_equal(tempdir_enter(NULL), 0);
     self->config = runtext_read(yaml, (const char *const[]){"plan.cores=4", "plan.memory=1000000000", NULL});
-    ok(guard_start(&self->guard, &err));
+    ok(guard_start(&self->guard, NULL, &err));
     const struct host_pool_options options = {.home.config = &self->config,
                                               .home.folder = tempdir,
                                               .home.config_path = "config.yaml",

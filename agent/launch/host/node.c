@@ -786,7 +786,7 @@ static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
     process_raise_files();
     RP_TRY(interrupts_init(&self->interrupts, err));
     RP_TRY(make_work(self, err));
-    RP_TRY(guard_start_with(&self->guard, self->work, err)); /* keys and weights must not outlive this process */
+    RP_TRY(guard_start(&self->guard, self->work, err)); /* keys and weights must not outlive this process */
     host_folder_init(&self->folder, self->work, "node");
     if (fcntl(in, F_SETFL, O_NONBLOCK) != 0 || fcntl(out, F_SETFL, O_NONBLOCK) != 0 ||
         pipe2(self->answers, O_CLOEXEC | O_NONBLOCK) != 0)

@@ -18,7 +18,8 @@ static const char *plural(uint32_t count)
     return count == 1 ? "" : "s";
 }
 
-const char *plan_bytes(char *out, double bytes)
+/* As format_bytes, for a number that was measured or read. */
+static const char *plan_bytes(char *out, double bytes)
 {
     return format_bytes(out, bytes > 0 ? (uint64_t)fmin(bytes, 1e18) : 0);
 }

@@ -36,8 +36,6 @@ bool plan_next(const struct plan_input *input, struct plan_pair *next);
 bool plan_next_shards(const struct plan_input *input, struct plan_pair *next);
 /* Prints counts, predictions, bottleneck, memory, a comparison with the counts of the file, and what was run. */
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out);
-/* As format_bytes, for a number that was measured or read. */
-const char *plan_bytes(char *out, double bytes);
 
 /* Plans and inputs as JSON: plan.json in the run's folder, and the cache of measurements. self may be NULL; free(). */
 char *plan_to_json(const struct plan *self, const struct plan_input *input);

@@ -286,6 +286,14 @@ char **command_build(const struct command_context *context, enum role role, uint
     return words.list;
 }
 
+/* True if processes of the role run in Python, because their environment does (python3 -m replaybus.actor instead of
+ * replay-actor), or may do so, because they are the user's. */
+static bool in_python(const struct run_config *config, enum role role)
+{
+    bool steps = role == ROLE_ACTOR || role == ROLE_EVALUATOR;
+    return own_of(config, role)->count > 0 || (steps && env_is_python(&config->environment));
+}
+
 char **command_environment(const struct command_context *context, enum role role, uint32_t index)
 {
     static const struct {
@@ -304,7 +312,7 @@ char **command_environment(const struct command_context *context, enum role role
     words_add(&words, "OPENBLAS_NUM_THREADS=1");
     if (log_is_json())
         words_add(&words, LOG_JSON_VARIABLE "=1");
-    if (command_in_python(context->config, role)) {
+    if (in_python(context->config, role)) {
         if (context->elsewhere)
             words_addf(&words, "PYTHONPATH=%s%s%s%s", context->here, context->python ? ":" : "",
                        context->python ? context->programs : "", context->python ? "/lib/python" : "");
@@ -374,12 +382,6 @@ char **command_evaluate(const struct command_context *context, const struct comm
 }
 
 /* ---- Python ---- */
-
-bool command_in_python(const struct run_config *config, enum role role)
-{
-    bool steps = role == ROLE_ACTOR || role == ROLE_EVALUATOR;
-    return own_of(config, role)->count > 0 || (steps && env_is_python(&config->environment));
-}
 
 char *command_python_path(const char *programs, const char *here)
 {

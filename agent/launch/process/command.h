@@ -68,9 +68,6 @@ struct command_evaluation {
 };
 char **command_evaluate(const struct command_context *context, const struct command_evaluation *evaluation,
                         rp_error *err);
-/* True if processes of the role run in Python, because their environment does (python3 -m replaybus.actor instead of
- * replay-actor), or may do so, because they are the user's. */
-bool command_in_python(const struct run_config *config, enum role role);
 /* "PYTHONPATH=...": the folder of the user's file, where its modules are; the package replaybus beside our programs, if
  * it is there; and the path that the launcher has. Given to the caller. */
 char *command_python_path(const char *programs, const char *here);

@@ -106,7 +106,7 @@ static _Noreturn void guard_main(int from, const char *folder)
     watch(0, parent, folder);
 }
 
-rp_status guard_start_with(struct guard *self, const char *folder, rp_error *err)
+rp_status guard_start(struct guard *self, const char *folder, rp_error *err)
 {
     int pair[2];
     *self = (struct guard){.pipe = -1, .folder = folder};
@@ -135,18 +135,13 @@ rp_status guard_start_with(struct guard *self, const char *folder, rp_error *err
     return RP_OK;
 }
 
-rp_status guard_start(struct guard *self, rp_error *err)
-{
-    return guard_start_with(self, NULL, err);
-}
-
 bool guard_lost(struct guard *self)
 {
     rp_error err = {0};
     if (self->pipe < 0 || waitpid(self->pid, NULL, WNOHANG) != self->pid)
         return false;
     close(self->pipe);
-    guard_start_with(self, self->folder, &err); /* without one, the kernel still kills the children themselves */
+    guard_start(self, self->folder, &err); /* without one, the kernel still kills the children themselves */
     return true;
 }
 

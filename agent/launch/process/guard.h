@@ -15,9 +15,8 @@ struct guard {
     const char *folder; /* removed after the parent's end; NULL: none */
 };
 
-rp_status guard_start(struct guard *self, rp_error *err);
-/* The same for a parent with a folder of its own, an absolute path. Borrows it. */
-rp_status guard_start_with(struct guard *self, const char *folder, rp_error *err);
+/* folder: an absolute path, of a parent with a folder of its own; borrowed. NULL: there is none. */
+rp_status guard_start(struct guard *self, const char *folder, rp_error *err);
 /* Lets the guard do at once what it does when its parent ends, and waits for it. */
 void guard_finish(struct guard *self);
 /* Ends the guard; it kills nothing. For the time after all children have ended. */

@@ -246,7 +246,7 @@ CASE(launcher_killed)
     struct process a;
     pid_t launcher = fork();
     if (launcher == 0) {
-        guard_start(&f->guard, NULL);
+        guard_start(&f->guard, NULL, NULL);
         hostbed_connect(f, 0);
         start_stubborn(f, &a);
         for (;;)

@@ -329,7 +329,7 @@ static pid_t fork_launcher(const char *script, bool guarded)
         struct process self;
         const char *const argv[] = {"sh", "-c", script, NULL};
         struct process_options options = options_of(argv, guarded ? &guard : NULL);
-        if ((guarded && guard_start(&guard, NULL) != RP_OK) || process_start(&self, &options, 1, NULL) != RP_OK)
+        if ((guarded && guard_start(&guard, NULL, NULL) != RP_OK) || process_start(&self, &options, 1, NULL) != RP_OK)
             _exit(1);
         write_pid("b", self.pid);
         if (guarded)
@@ -386,7 +386,7 @@ TEST(guard_holds_nothing, tempdir_enter, tempdir_leave)
     int ends[2];
     struct guard guard;
     assert_int_equal(pipe(ends), 0);
-    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    assert_int_equal(guard_start(&guard, NULL, &err), RP_OK);
     wait_until(names_guard(guard.pid));
     close(ends[1]);
     char byte;
@@ -408,7 +408,7 @@ TEST(guard_holds_nothing, tempdir_enter, tempdir_leave)
 TEST(guard_forgets, tempdir_enter, tempdir_leave)
 {
     struct guard guard;
-    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    assert_int_equal(guard_start(&guard, NULL, &err), RP_OK);
     struct process first = start_shell("exit 0", &guard), other = start_shell("sleep 1000", NULL);
     end_of(&first);
     pid_t pid = guard.pid;
@@ -416,7 +416,7 @@ TEST(guard_forgets, tempdir_enter, tempdir_leave)
     assert_true(gone(pid));
     assert_false(gone(other.pid));
     /* A guard that is killed kills no process. */
-    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    assert_int_equal(guard_start(&guard, NULL, &err), RP_OK);
     kill(guard.pid, SIGKILL);
     wait_until(gone(guard.pid));
     struct process late = start_shell("exit 5", &guard);
@@ -484,7 +484,7 @@ TEST(usage_of_the_family, tempdir_enter, tempdir_leave)
 TEST(guard_lost, tempdir_enter, tempdir_leave)
 {
     struct guard guard;
-    assert_int_equal(guard_start(&guard, &err), RP_OK);
+    assert_int_equal(guard_start(&guard, NULL, &err), RP_OK);
     struct process self = start_shell("sleep 1000", &guard);
     assert_false(guard_lost(&guard));
     pid_t first = guard.pid;

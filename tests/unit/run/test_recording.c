@@ -45,7 +45,7 @@ static uint64_t play(struct recording *self, const char *name, uint32_t most)
 
 static json_object *read_at(uint64_t at)
 {
-    return parsed(owned(recording_read(tempdir, at)));
+    return parsed(owned(recording_read(tempdir, false, &(uint64_t){at})));
 }
 
 /* A part of a frame: step, sum of rewards, action, shapes. */
@@ -71,7 +71,7 @@ CASE(not_numbers)
     recording_step(f->recording, env, observation, action, &(rp_env_result){.reward = NAN});
     env->ops = sighted;
     recording_save(f->recording, "Pendulum-v1", &(struct best){.value = NAN, .environment_steps = 5});
-    const char *text = owned(recording_read(tempdir, 5));
+    const char *text = owned(recording_read(tempdir, false, &(uint64_t){5}));
     HAS_NOT(text, "nan", "inf");
     json_object *root = parsed(text);
     assert_int_equal(parsed_count(root, "/frames"), 3);
@@ -97,15 +97,15 @@ CASE(an_episode)
         assert_int_equal(json_object_array_length(frame_at(root, i, 3)), 6 + 7 + 5); /* cart, pole, joint */
     }
     assert_int_equal(parsed_count(root, "/scene"), 3 * 7);
-    assert_null(recording_read(tempdir, 901));
+    assert_null(recording_read(tempdir, false, &(uint64_t){901}));
     recording_destroy(&f->recording);
     f->recording = recording_new(tempdir, false);
     recording_save(f->recording, "CartPole-v1", &(struct best){0}); /* nothing was recorded */
-    free(recording_read_last(tempdir, &at));
+    free(recording_read(tempdir, true, &at));
     assert_int_equal(at, 900);
     recording_destroy(&f->recording);
     f->recording = recording_new(tempdir, true);
-    assert_null(recording_read_last(tempdir, &at));
+    assert_null(recording_read(tempdir, true, &at));
     assert_null(recording_new("", true));
 }
 
@@ -211,7 +211,7 @@ CASE(many_evaluations)
     play(f->recording, "Catch", 100);
     recording_save(f->recording, "Catch", &(struct best){.environment_steps = 90000});
     uint64_t at = 0;
-    free(recording_read_last(tempdir, &at));
+    free(recording_read(tempdir, true, &at));
     assert_int_equal(at, 90000);
 }
 
@@ -224,7 +224,7 @@ CASE(damage)
     fputs("nonsense\n{\"head\": {\"at\": 5, \"me", out);
     fclose(out);
     uint64_t at = 0;
-    free(recording_read_last(tempdir, &at));
+    free(recording_read(tempdir, true, &at));
     assert_int_equal(at, 1);
     play(f->recording, "Catch", 100);
     recording_save(f->recording, "Catch", &(struct best){.environment_steps = 2});
