@@ -9,6 +9,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/need.h"
+#include "proto/base/text.h"
 
 /* ---- names ---- */
 
@@ -273,9 +274,7 @@ static void check_send(const struct run_config *config, struct schema_report *re
     char *const *list = config->launch.send.data;
     for (uint32_t i = 0; i < config->launch.send.count; i++) {
         char path[48];
-        size_t length = strlen(list[i]);
-        bool up = strncmp(list[i], "..", 2) == 0 || strstr(list[i], "/../") != NULL ||
-                  (length >= 3 && strcmp(list[i] + length - 3, "/..") == 0);
+        bool up = strncmp(list[i], "..", 2) == 0 || strstr(list[i], "/../") != NULL || text_ends(list[i], "/..");
         snprintf(path, sizeof path, "launch.send[%u]", i);
         if (list[i][0] == '/' || list[i][0] == '\0' || up)
             schema_problem(report, path, "'%s' is not below the folder of this file: write a path such as my_env.py",

@@ -28,23 +28,17 @@ static void line(const char *name, const char *format, ...)
 
 /* ---- numbers ---- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t size = strlen(text), n = strlen(end);
-    return size >= n && strcmp(text + size - n, end) == 0;
-}
-
 /* Writes a number in the unit that its name tells. */
 static const char *format_figure(char *out, const struct figure *row, const ProtobufCMessage *message)
 {
     double value = figure_value(row, message);
     if (row->fold == FOLD_BOUND || !isfinite(value))
         return format_bound(out, value);
-    if (ends_with(row->name, "_ns") || ends_with(row->name, "_s"))
+    if (text_ends(row->name, "_ns") || text_ends(row->name, "_s"))
         return format_seconds(out, value);
-    if (strstr(row->name, "bytes") || ends_with(row->name, "_limit") || ends_with(row->name, "_budget"))
+    if (strstr(row->name, "bytes") || text_ends(row->name, "_limit") || text_ends(row->name, "_budget"))
         return format_bytes(out, (uint64_t)value);
-    if (ends_with(row->name, "_rate"))
+    if (text_ends(row->name, "_rate"))
         return format_rate(out, value);
     if (value >= 0 && value == floor(value) && value < 1e18)
         return format_count(out, (uint64_t)value);

@@ -19,6 +19,7 @@
 #include "proto/base/error.h"
 #include "proto/base/io.h"
 #include "proto/base/need.h"
+#include "proto/base/text.h"
 
 static const char MAGIC[8] = {'R', 'P', 'L', 'Y', 'D', 'I', 'S', 'K'};
 
@@ -37,8 +38,7 @@ static bool name_read(const char *name, enum disk_kind *kind, uint64_t *number, 
         return false;
     *kind = name[0] == 's' ? DISK_SEGMENT : DISK_CHECKPOINT;
     *number = strtoull(digits + 1, NULL, 10);
-    size_t size = strlen(name);
-    *part = size > 5 && strcmp(name + size - 5, ".part") == 0;
+    *part = text_ends(name, ".part");
     folder_name(*kind, *number, *part, again, sizeof again);
     return *number > 0 && *number < UINT64_C(1) << (64 - DISK_OFFSET_BITS) && strcmp(name, again) == 0;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "replay/error.h"
 
@@ -27,5 +28,12 @@ void text_put(struct text *self, const void *data, size_t n);
 void text_add(struct text *self, const char *format, ...) RP_PRINTF(2, 3);
 /* Returns the text of text_add; "" if it is empty. */
 const char *text_get(const struct text *self);
+
+/* True if the text ends with `end`. */
+static inline bool text_ends(const char *text, const char *end)
+{
+    size_t size = strlen(text), n = strlen(end);
+    return size >= n && strcmp(text + size - n, end) == 0;
+}
 
 #endif

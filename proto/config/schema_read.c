@@ -842,7 +842,7 @@ static const struct schema_row *find_row(const struct schema *schema, const char
 static bool ends_with(const char *path, const char *end)
 {
     size_t n = strlen(path), m = strlen(end);
-    return m <= n && strcmp(path + n - m, end) == 0 && (m == n || path[n - m - 1] == '.');
+    return text_ends(path, end) && (m == n || path[n - m - 1] == '.');
 }
 
 /* Returns the key that an unknown word probably means, by an alias or by the same name in another map, relative to prefix; NULL:

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "proto/base/text.h"
+
 /* 1 microsecond to 137 seconds; 1 millisecond to 52 days; 0 to a million versions. */
 static const struct figure_scale latency = {10, 37, 1, 1e9}, age = {20, 52, 2, 1e9}, versions = {0, 20, 1, 1};
 
@@ -335,8 +337,7 @@ double figure_value(const struct figure *figure, const ProtobufCMessage *message
     const ProtobufCFieldDescriptor *field =
         protobuf_c_message_descriptor_get_field_by_name(message->descriptor, figure->name);
     double value = number(field, (const char *)message + field->offset) - begun_at(figure, message);
-    size_t size = strlen(figure->name);
     if (figure->fold == FOLD_BOUND && fabs(value) > FIGURE_NO_BOUND)
         return value > 0 ? INFINITY : -INFINITY;
-    return size > 3 && strcmp(figure->name + size - 3, "_ns") == 0 ? value / 1e9 : value;
+    return text_ends(figure->name, "_ns") ? value / 1e9 : value;
 }

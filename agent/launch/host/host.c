@@ -719,9 +719,8 @@ static void send_own_files(struct host *self, const char *name)
     DIR *folder = opendir(self->folder.path);
     for (const struct dirent *entry; folder && (entry = readdir(folder));) {
         char path[1024];
-        size_t whole = strlen(entry->d_name);
-        bool temporary = whole > 4 && strcmp(entry->d_name + whole - 4, ".tmp") == 0;
-        if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.' || temporary)
+        if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.' ||
+            text_ends(entry->d_name, ".tmp"))
             continue;
         snprintf(path, sizeof path, "%s/%s", self->folder.path, entry->d_name);
         queue_file(self, path, entry->d_name, NULL);

@@ -217,8 +217,7 @@ static bool is_replaced(const struct node_file *self, const struct stat *info)
 /* level: 1 in the work folder itself. */
 static bool is_skipped(const char *name, int level)
 {
-    size_t length = strlen(name);
-    if (name[0] == '.' || (length > 4 && strcmp(name + length - 4, ".tmp") == 0))
+    if (name[0] == '.' || text_ends(name, ".tmp"))
         return true;
     for (size_t i = 0; level == 1 && skipped[i]; i++)
         if (strcmp(name, skipped[i]) == 0)

@@ -94,10 +94,8 @@ static void clear_folder(const char *path)
 {
     DIR *folder = opendir(path);
     for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        size_t length = strlen(entry->d_name);
-        bool report = length > 6 && strcmp(entry->d_name + length - 6, ".jsonl") == 0;
-        bool weights = length > 8 && strcmp(entry->d_name + length - 8, ".weights") == 0;
-        if (report || weights || strcmp(entry->d_name, "endpoints") == 0)
+        if (text_ends(entry->d_name, ".jsonl") || text_ends(entry->d_name, ".weights") ||
+            strcmp(entry->d_name, "endpoints") == 0)
             unlinkat(dirfd(folder), entry->d_name, 0);
     }
     if (folder)

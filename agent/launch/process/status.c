@@ -307,11 +307,9 @@ static void add_head(struct text *out, const struct status_family *family)
     text_add(out, "# HELP replay_run_%s %s\n", family->name, family->help);
     text_add(out, "# TYPE replay_run_%s %s\n", family->name, family->counts ? "counter" : "gauge");
     static const char *const units[] = {"_seconds", "_bytes", "_ratio"};
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        const char *unit = strstr(family->name, units[i]);
-        if (unit && strcmp(unit, units[i]) == 0)
-            text_add(out, "# UNIT replay_run_%s %s\n", family->name, unit + 1);
-    }
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (text_ends(family->name, units[i]))
+            text_add(out, "# UNIT replay_run_%s %s\n", family->name, units[i] + 1);
 }
 
 static double status_value_of(const struct status_family *family, const void *record)
