@@ -2,9 +2,11 @@
 """Checks the includes between rooms against cmake/rooms.txt.
 
 A room is a folder of the list. A file may include headers of its own room, of the rooms that its line names, and of
-include/replay. A line may name only rooms that stand above it, so the arrows between rooms form no circle.
+include/replay. A line may name only rooms that stand above it, so the arrows between rooms form no circle. The files of a
+room also compile as one (RP_UNITY), so what a file keeps to itself has a name of its own there.
 
-  cmake/rooms.py           exit status 1 and a line for each include that is not allowed, or each arrow that nothing uses
+  cmake/rooms.py           exit status 1 and a line for each include that is not allowed, arrow that nothing uses, and name
+                           that two files of a room have
   cmake/rooms.py --arrows  prints how many includes make up each arrow
 """
 import collections
@@ -15,6 +17,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIST = "cmake/rooms.txt"
 INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]+)"|<((?:proto|broker|agent)/[^>]+)>)')
+OWN = re.compile(r"static (?:.*\) )?[^(=;[]*?(\w+)(?:\(| = |\[|;)|(?:struct|enum|union) (\w+) \{")  # what a file keeps to itself
+APART = ("agent/env/", "agent/python/")  # their files compile one by one
 OTHERS = re.compile(r"replay/\w+\.h$|\w+\.pb-c\.h$")  # the public interface, and what protoc-c makes
 
 
@@ -34,25 +38,30 @@ def read_list():
     return rooms, wrong
 
 
-def includes():
-    """(file, line number, included header) of every source file in proto/, broker/ and agent/."""
+def lines():
+    """(file, line number, line) of every source file in proto/, broker/ and agent/."""
     for top in ("proto", "broker", "agent"):
         for folder, _, names in os.walk(os.path.join(ROOT, top)):
             for name in sorted(names):
-                if not name.endswith((".c", ".h")):
-                    continue
-                path = os.path.relpath(os.path.join(folder, name), ROOT)
-                with open(os.path.join(ROOT, path)) as file:
-                    for number, line in enumerate(file, 1):
-                        found = INCLUDE.match(line)
-                        if found and not OTHERS.match(found[1] or found[2]):
-                            yield path, number, found[1] or found[2]
+                if name.endswith((".c", ".h")):
+                    path = os.path.relpath(os.path.join(folder, name), ROOT)
+                    with open(os.path.join(ROOT, path)) as file:
+                        for number, line in enumerate(file, 1):
+                            yield path, number, line
 
 
 def main():
     rooms, wrong = read_list()
-    arrows = collections.Counter()
-    for path, number, header in includes():
+    arrows, owners = collections.Counter(), {}
+    for path, number, line in lines():
+        own = OWN.match(line) if path.endswith(".c") and not path.startswith(APART) else None
+        owner = owners.setdefault((os.path.dirname(path), own.groups()), path) if own else path
+        if owner != path:
+            wrong.append(f"{path}:{number}: {owner} has a {own[1] or own[2]} of its own too: rename one of them")
+        found = INCLUDE.match(line)
+        header = found and (found[1] or found[2])
+        if not header or OTHERS.match(header):
+            continue
         here, there = os.path.dirname(path), os.path.dirname(header)
         if here not in rooms:
             wrong.append(f"{path}: {here} is no room: add it to {LIST}")

@@ -155,8 +155,8 @@ static void take_json(struct http_reply *reply, struct json *json)
 typedef void show_fn(struct web *self, const struct http_request *request, struct http_reply *reply);
 
 /* Shows parts of a snapshot, which is self->snapshot. One thread at a time. */
-static void serve(struct web *self, const struct http_request *request, struct http_reply *reply, unsigned parts,
-                  show_fn *show)
+static void answer_snapshot(struct web *self, const struct http_request *request, struct http_reply *reply,
+                            unsigned parts, show_fn *show)
 {
     pthread_mutex_lock(&self->lock);
     if (look(self, parts))
@@ -170,7 +170,7 @@ static void serve(struct web *self, const struct http_request *request, struct h
 #define HANDLER(what, wanted)                                                                                          \
     static void get_##what(void *ctx, const struct http_request *request, struct http_reply *reply)                    \
     {                                                                                                                  \
-        serve(ctx, request, reply, wanted, show_##what);                                                               \
+        answer_snapshot(ctx, request, reply, wanted, show_##what);                                                     \
     }
 
 static void show_metrics(struct web *self, const struct http_request *request, struct http_reply *reply)
@@ -348,7 +348,7 @@ static void get_list(void *ctx, const struct http_request *request, struct http_
 
 /* ---- the server ---- */
 
-static rp_status start(struct web *self, const struct web_options *options, rp_error *err)
+static rp_status web_begin(struct web *self, const struct web_options *options, rp_error *err)
 {
     self->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (self->stop_fd < 0 || !exchange_open(self->exchange))
@@ -380,7 +380,7 @@ struct web *web_start(const struct web_options *options, rp_error *err)
     self->shard = options->shard;
     self->stop_fd = -1;
     pthread_mutex_init(&self->lock, NULL);
-    if (start(self, options, err) != RP_OK)
+    if (web_begin(self, options, err) != RP_OK)
         web_destroy(&self);
     return self;
 }

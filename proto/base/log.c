@@ -229,7 +229,7 @@ static void put_member(struct json *self, const char *key, const char *value, bo
 }
 
 /* True for what JSON calls a number. Ids of 16 digits are none: many readers would round them. */
-static bool is_number(const char *at)
+static bool is_json_number(const char *at)
 {
     static const char digits[] = "0123456789";
     if (strlen(at) > DIGITS_MOST && !strchr(at, '.'))
@@ -299,7 +299,8 @@ static const char *put_field(struct json *self, const char *at, size_t length)
     at += length + 1;
     size_t n = value_at(at);
     snprintf(value, sizeof value, "%.*s", (int)n, at);
-    bool plain = is_string(value, n) || strcmp(value, "true") == 0 || strcmp(value, "false") == 0 || is_number(value);
+    bool plain =
+        is_string(value, n) || strcmp(value, "true") == 0 || strcmp(value, "false") == 0 || is_json_number(value);
     put_member(self, key, value, plain);
     return at + n;
 }

@@ -39,6 +39,7 @@ CASES = [
     ("an arrow up, in angle brackets", "broker/table/table.c", "#include <broker/session/session.h>\n"),
     ("the broker's header in a room", "broker/store/store.h", '#include "broker/broker.h"\n'),
     ("a folder that is no room", "broker/attic/box.c", '#include "broker/broker.h"\n'),
+    ("a name that two files of a room have", "broker/table/table.c", "static void end_wait(void);\n"),
     ("a list that allows an arrow up", "cmake/rooms.txt", "proto/base: broker/table\n"),
 ]
 

@@ -29,7 +29,7 @@ static cpu_set_t *allowed_cpus(void)
 }
 
 /* Finds the first line "name 123", "name: 123" or "name\t: word". Returns what follows the name; NULL: there is no such line. */
-static const char *value_of(const char *text, const char *name)
+static const char *named_value(const char *text, const char *name)
 {
     size_t length = strlen(name);
     while (strncmp(text, name, length) != 0) {
@@ -53,7 +53,7 @@ static bool find_group(struct group *self, const char *root)
     char path[512], text[4096];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     io_text(path, text, sizeof text);
-    const char *own = value_of(text, "0::");
+    const char *own = named_value(text, "0::");
     int length = own ? (int)strcspn(own, "\n") : 0;
     self->root = (size_t)snprintf(self->path, sizeof self->path, "%.400s/sys/fs/cgroup", root);
     snprintf(self->path + self->root, sizeof self->path - self->root, "%.*s", length > 1 ? length : 0, own ? own : "");
@@ -107,7 +107,7 @@ static double named_number(const char *path, const char *name)
 {
     char text[8192];
     io_text(path, text, sizeof text);
-    const char *value = value_of(text, name);
+    const char *value = named_value(text, name);
     return value ? strtod(value, NULL) : NAN;
 }
 
@@ -150,7 +150,7 @@ double machine_memory(void)
 
 static bool cpu_value(const char *text, const char *name, char *out, size_t size)
 {
-    const char *value = value_of(text, name);
+    const char *value = named_value(text, name);
     snprintf(out, size, "%.*s", value ? (int)strcspn(value, "\n") : 0, value ? value : "");
     return out[0] != '\0';
 }
