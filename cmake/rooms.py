@@ -17,7 +17,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIST = "cmake/rooms.txt"
 INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]+)"|<((?:proto|broker|agent)/[^>]+)>)')
-OWN = re.compile(r"static (?:.*\) )?[^(=;[]*?(\w+)(?:\(| = |\[|;)|(?:struct|enum|union) (\w+) \{")  # what a file keeps to itself
+OWN = re.compile(r"static (?:inline )?(?:(?:__attribute__|RP_PRINTF)\([^)]*\)+ )?[^(=;[]*?(\w+)(?:\(| = |\[|;)|(?:struct|enum|union) (\w+) \{")  # what a file keeps to itself
 APART = ("agent/env/", "agent/python/")  # their files compile one by one
 OTHERS = re.compile(r"replay/\w+\.h$|\w+\.pb-c\.h$")  # the public interface, and what protoc-c makes
 

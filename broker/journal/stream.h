@@ -5,8 +5,9 @@
  * (loop/effects.h) that other rooms report; without it, it takes only the chunks that a checkpoint or spilling needs on disk.
  * loop/entries.h describes the entries; checkpoint/loading.c applies them.
  *
- * The room owns the stream, its segments, the thread that writes and syncs files (disk_writer.h), and the
- * rules for space on the disk (space.h).
+ * The room owns the stream, its segments, the thread that writes and syncs files (disk_writer.h), the rules for space on the disk
+ * (space.h), and the format of the files (record.h, folder.h) with its readers (reader.h, load.h, verify.h), which need no broker:
+ * replay-ctl reads files with them.
  *
  * Records have running numbers. A crash must not undo what a client was told, so with the journal on a message leaves
  * only when the records before it are durable (peer/commit.h): written (fsync never, interval) or synced (fsync

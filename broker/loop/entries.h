@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Most bytes of an entry. */
+/* Most bytes of the data of an entry; its head and its name come on top (RECORD_MOST of journal/record.h). */
 #define ENTRY_MOST (1u << 30)
 
 enum entry_type {

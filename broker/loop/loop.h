@@ -1,8 +1,9 @@
 /* The core thread's loop, as every room sees it: the time, deadlines, work in slices, who records effects, and the spans of a
  * trace.
  *
- * This room owns timers, chores, the map of ids (idmap.h), histograms (histogram.h), and the snapshots that the core thread hands
- * to another thread (snapshot.h). It may use proto/base, and knows nothing of what it runs. */
+ * This room owns timers, chores, effects (effects.h) with their entries (entries.h), the map of ids (idmap.h), histograms
+ * (histogram.h), and the snapshots that the core thread hands to another thread (snapshot.h). It may use proto/base, and knows
+ * nothing of what it runs. */
 #ifndef BROKER_LOOP_H
 #define BROKER_LOOP_H
 

@@ -44,6 +44,7 @@ struct kept_list {
     uint64_t bytes;
 };
 
+/* Before all else: a zeroed list cannot be used. */
 void kept_list_init(struct kept_list *self);
 /* Returns a client. NULL: nothing is known of it. */
 struct kept_client *kept_client_find(const struct kept_list *self, uint64_t client);

@@ -42,7 +42,7 @@ static void taken_add(struct taken *self, uint32_t slot, float weight)
     self->list[self->n++] = (struct taken_slot){slot, weight};
 }
 
-/* The create of a selector without options, whose state make(name, which, capacity) returns. */
+/* The create of a selector without options, whose state make(which, capacity) returns. */
 #define PLAIN_CREATE(name, make, which)                                                                                \
     static void *name##_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed,         \
                                rp_error *err)                                                                          \
