@@ -109,9 +109,8 @@ void kept_replies_add(struct kept_replies *self, struct loop *loop, const struct
         return;
     struct kept_client *client = kept_client_make(&self->list, reply->client, loop->now_ns);
     bool full = self->list.count >= KEPT_REPLIES;
-    if (full || client->count >= KEPT_OF_CLIENT) {
+    if (full || client->count >= KEPT_OF_CLIENT)
         frame_drop(self, TAILQ_FIRST(client->count > KEPT_FAIR ? &client->answers : &self->list.answers));
-    }
     EFFECT(loop, reply, reply->client, reply->id, reply->frame, reply->size);
     struct kept_frame *frame = need_alloc(sizeof *frame + reply->size);
     frame->kept.id = reply->id;
@@ -137,7 +136,9 @@ void kept_replies_each(const struct kept_replies *self, kept_reply_fn *fn, void 
 
 void kept_replies_fini(struct kept_replies *self)
 {
-    while (!TAILQ_EMPTY(&self->list.answers))
-        frame_drop(self, TAILQ_FIRST(&self->list.answers));
+    for (struct kept *kept = TAILQ_FIRST(&self->list.answers), *next; kept; kept = next) {
+        next = TAILQ_NEXT(kept, of_all);
+        frame_drop(self, kept);
+    }
     idmap_fini(&self->list.clients);
 }

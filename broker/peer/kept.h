@@ -38,7 +38,7 @@ struct kept_client {
 
 struct kept_list {
     struct idmap clients;
-    TAILQ_HEAD(, kept_client) heard; /* all clients, in the order in which they were last heard of */
+    TAILQ_HEAD(heard_list, kept_client) heard; /* all clients, in the order in which they were last heard of */
     struct kept_answers answers;
     uint32_t count;
     uint64_t bytes;

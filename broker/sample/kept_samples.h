@@ -37,10 +37,10 @@ struct kept_info {
 /* A client is known even when none of its samples is kept: its settled id still counts. */
 struct kept_samples {
     struct kept_list list;
-    TAILQ_HEAD(, kept_sample) loans; /* samples of the list, the oldest loan first */
-    uint64_t loan_bytes;             /* of list.bytes, that go when all loans end */
-    struct chore chore;              /* releases what is in `dropped` */
-    bool releasing;                  /* the chore is running */
+    TAILQ_HEAD(loaned_list, kept_sample) loans; /* samples of the list, the oldest loan first */
+    uint64_t loan_bytes;                        /* of list.bytes, that go when all loans end */
+    struct chore chore;                         /* releases what is in `dropped` */
+    bool releasing;                             /* the chore is running */
     struct samples *samples;
     uint64_t budget;                     /* most of list.bytes */
     struct kept_sample *dropped, *spare; /* linked by next */

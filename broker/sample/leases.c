@@ -151,7 +151,7 @@ static bool step(struct chore *chore)
 {
     struct leases *self = (struct leases *)(void *)((char *)chore - offsetof(struct leases, chore));
     for (uint32_t left = SLICE_ITEMS; left;) {
-        struct lease *lease = TAILQ_FIRST(&self->ending);
+        struct lease *lease = STAILQ_FIRST(&self->ending);
         if (!lease) {
             if (LIST_EMPTY(&self->gone)) {
                 self->running = false;
@@ -169,7 +169,7 @@ static bool step(struct chore *chore)
         if (lease->left)
             return true;
         left -= left > 0; /* one without items is work, too */
-        TAILQ_REMOVE(&self->ending, lease, link);
+        STAILQ_REMOVE_HEAD(&self->ending, ends);
         lease_free(lease);
     }
     return true;
@@ -190,7 +190,7 @@ static void lease_end(struct lease *lease)
     timer_clear(&self->samples->loop->timers, &lease->timer);
     holder_leave(self, lease);
     lease->left = lease->n; /* from the first on: those that were acknowledged are not its any more */
-    TAILQ_INSERT_TAIL(&self->ending, lease, link);
+    STAILQ_INSERT_TAIL(&self->ending, lease, ends);
     run(self);
 }
 
@@ -382,7 +382,7 @@ void lease_restored(struct lease *self, bool answered)
 void leases_init(struct leases *self, struct samples *samples)
 {
     *self = (struct leases){.samples = samples, .chore = {.step = step}};
-    TAILQ_INIT(&self->ending);
+    STAILQ_INIT(&self->ending);
 }
 
 void leases_fini(struct leases *self)

@@ -38,8 +38,8 @@ struct waiter;
 /* A client that has leases. */
 struct lease_holder {
     uint64_t client;
-    TAILQ_HEAD(, lease) leases;    /* oldest first */
-    LIST_ENTRY(lease_holder) link; /* of `holders` or `gone` */
+    TAILQ_HEAD(lease_list, lease) leases; /* oldest first */
+    LIST_ENTRY(lease_holder) link;        /* of `holders` or `gone` */
     int descriptor; /* of the connection of its last request, and the number of that connection; -1: not known */
     uint64_t connection;
     bool missing; /* the last sweep found the connection ended */
@@ -55,7 +55,10 @@ struct lease {
     struct timer timer;
     struct leases *leases;
     struct lease_holder *holder; /* NULL: it ends */
-    TAILQ_ENTRY(lease) link;     /* of the holder; or of those that end */
+    union {
+        TAILQ_ENTRY(lease) link;  /* in the holder's list */
+        STAILQ_ENTRY(lease) ends; /* without a holder: in the list of those that end */
+    };
     uint64_t client, id;
     struct table *table;
     struct waiter *waiter; /* the sample that it is for, while that waits */
@@ -75,10 +78,10 @@ struct leases {
     uint32_t *free; /* numbers */
     uint32_t n_free;
     struct idmap clients; /* lease_holder by client */
-    LIST_HEAD(, lease_holder) holders, gone;
-    TAILQ_HEAD(, lease) ending; /* in the order in which they ended */
-    struct chore chore;         /* returns the items of those that end */
-    bool running;               /* it is among the chores */
+    LIST_HEAD(holder_list, lease_holder) holders, gone;
+    STAILQ_HEAD(ending_list, lease) ending; /* in the order in which they ended */
+    struct chore chore;                     /* returns the items of those that end */
+    bool running;                           /* it is among the chores */
 };
 
 void leases_init(struct leases *self, struct samples *samples);

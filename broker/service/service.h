@@ -31,8 +31,8 @@ struct command_stats {
 
 /* Requests for parameters that wait for a newer version. */
 struct params_waits {
-    LIST_HEAD(, params_wait) list; /* newest first */
-    struct chore waking;           /* answers them after a put, in slices */
+    LIST_HEAD(params_wait_list, params_wait) list; /* newest first */
+    struct chore waking;                           /* answers them after a put, in slices */
     struct params_wait *wake_next;
     bool is_waking, wake_again; /* again: another put came meanwhile, which concerns all of them */
 };

@@ -153,7 +153,7 @@ struct sessions {
     struct tables *tables;
     struct peers *peers;
     struct idmap by_id; /* by the first half of the id */
-    LIST_HEAD(, session) list;
+    LIST_HEAD(session_list, session) list;
     uint32_t n_open;
     uint32_t n_writing;     /* open sessions that used their credit lately */
     uint32_t n_borrowed;    /* sessions whose memory is mapped */

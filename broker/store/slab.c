@@ -44,7 +44,7 @@ struct slab_heap {
     bool ahead;
     struct slab_list room[SLAB_CLASSES], spare;
     uint32_t n_spare;
-    LIST_HEAD(, region) regions;
+    LIST_HEAD(region_list, region) regions;
     uint32_t n_regions;
 };
 

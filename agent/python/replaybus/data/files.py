@@ -327,15 +327,15 @@ def write_npz(path: str, episodes: Iterable[dict]) -> None:
 
 
 def write_hdf5(path: str, episodes: Iterable[dict]) -> None:
-    with _h5py().File(path, "w") as file:
-        steps = 0
-        for number, episode in enumerate(episodes):
-            group = file.create_group(f"episode_{number}")
-            group.attrs.update(id=number, total_steps=len(episode["reward"]))
-            steps += len(episode["reward"])
-            for name, array in _members(episode):
-                group.create_dataset(name, data=array)
-        file.attrs.update(total_episodes=len(file), total_steps=steps)
+    file, steps = _h5py().File(path, "w"), 0  # closed only if all went well: on a full disk, HDF5 may crash when it closes
+    for number, episode in enumerate(episodes):
+        group = file.create_group(f"episode_{number}")
+        group.attrs.update(id=number, total_steps=len(episode["reward"]))
+        steps += len(episode["reward"])
+        for name, array in _members(episode):
+            group.create_dataset(name, data=array)
+    file.attrs.update(total_episodes=len(file), total_steps=steps)
+    file.close()
 
 
 def _steps(episode: dict) -> Iterator[dict]:
