@@ -168,7 +168,8 @@ static void check_waits(struct chaos *self)
 {
     int64_t slack = 8 * atomic_load(&self->late_ns); /* a machine with other work */
     if (atomic_load(&self->learner_ns) > PAUSE_NS + slack)
-        chaos_complain(self, "a learner waited for %.2f s", (double)atomic_load(&self->learner_ns) * 1e-9);
+        chaos_complain(self, "a learner waited for %.2f s: %s", (double)atomic_load(&self->learner_ns) * 1e-9,
+                       self->why);
     if (atomic_load(&self->actor_ns) > PAUSE_NS + slack)
         chaos_complain(self, "an actor waited for %.2f s", (double)atomic_load(&self->actor_ns) * 1e-9);
 }

@@ -50,6 +50,7 @@ struct chaos {
     uint32_t n_doubts, doubts_capacity;
     uint32_t older;         /* items with a priority that is not the last one */
     double lowest, highest; /* sum of the cursors */
+    char why[512];          /* what a learner said that it waited for, when it had waited for long */
 };
 
 void chaos_sleep(double seconds);

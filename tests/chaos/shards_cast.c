@@ -4,6 +4,7 @@
 #include "tests/chaos/shards.h"
 
 #define LONG_MS 60000
+#define LONG_NS (3 * NS_PER_S / 2) /* for a learner to wait */
 
 /* What a sampler does. Consumers of tables that remove items run until the end, stop now and then, and are slower than
  * the writers, so that every shard has items, and is asked. The others run while there are faults, and their waits are
@@ -259,6 +260,10 @@ static void *sampler_main(void *arg)
                 take(self, sampler, part->table, books, arrays.n);
             rp_batch_release(&batch);
             last = clock_ns();
+        } else if (status == RP_DEADLINE_EXCEEDED && part->updates && last && clock_ns() - last > LONG_NS) {
+            pthread_mutex_lock(&chaos->lock);
+            snprintf(chaos->why, sizeof chaos->why, "%s", err.text);
+            pthread_mutex_unlock(&chaos->lock);
         } else if (status != RP_DEADLINE_EXCEEDED) {
             chaos_complain(chaos, "a sample of '%s' failed: %s", table_names[part->table], err.text);
         }
