@@ -34,8 +34,7 @@ struct page {
 /* Returns a client of the broker that the host names now; NULL: nobody answers, or no broker is known. */
 static rp_client *connect_to(const struct page_door *door)
 {
-    const rp_client_options options = {
-        .struct_size = sizeof options, .name = "page", .backoff_max_ms = 500, .key_file = ""};
+    const rp_client_options options = {.struct_size = sizeof options, .name = "page", .key_file = ""};
     const struct conn_host host = {.key = door->has_key ? &door->key : NULL};
     return door->service[0] ? client_connect(door->service, &options, &host, PAGE_ASK_MS, NULL) : NULL;
 }

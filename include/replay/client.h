@@ -26,7 +26,7 @@ typedef struct rp_client_options {
     const char *name;       /* a label for people, shown by the broker; NULL: "client-<pid>" */
     void *zmq_context;      /* borrowed; needed for inproc:// endpoints; NULL: the client has its own */
     int64_t backoff_min_ms; /* delay before the first reconnect; 0: 50 */
-    int64_t backoff_max_ms; /* the delay doubles up to this; 0: 5000 */
+    int64_t backoff_max_ms; /* the delay doubles up to this; 0: 500 */
     const char *key_file;   /* key for a broker that uses keys (docs/OPERATE.md); NULL: what REPLAY_KEY_FILE names, if
                              * it is set; "": none */
 } rp_client_options;

@@ -1398,7 +1398,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     TAILQ_INIT(&self->pending.list);
     conn_cond_init(&self->changed);
     int64_t min_ms = options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
-    int64_t max_ms = options->backoff_max_ms > 0 ? options->backoff_max_ms : 5000;
+    int64_t max_ms = options->backoff_max_ms > 0 ? options->backoff_max_ms : 500;
     min_ms = min_ms < BACKOFF_MOST_MS ? min_ms : BACKOFF_MOST_MS;
     max_ms = max_ms < BACKOFF_MOST_MS ? max_ms : BACKOFF_MOST_MS;
     self->backoff_min_ns = min_ms * NS_PER_MS;

@@ -285,7 +285,6 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
 
 /* ---- the broker ---- */
 
-#define BACKOFF_MOST_MS 500
 #define MOST_NAMES 4096u
 
 #define MOST_SHARDS 256u
@@ -317,7 +316,7 @@ struct observer *observer_new(const struct command_context *context, const char 
     idle_shares_none(&self->last.idle_by);
     observe_files_init(&self->files, context->folder, every_ns);
     self->files.foreign_actors = context->config->actors.command.count > 0;
-    rp_client_options client = {.struct_size = sizeof client, .name = "launch", .backoff_max_ms = BACKOFF_MOST_MS};
+    rp_client_options client = {.struct_size = sizeof client, .name = "launch"};
     client.key_file = run_keys_file(context->keys, "admin", key, sizeof key);
     self->client = rp_client_connect(service, &client, connect_ms, err);
     if (!self->client)
