@@ -17,7 +17,9 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIST = "cmake/rooms.txt"
 INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]+)"|<((?:proto|broker|agent)/[^>]+)>)')
-OWN = re.compile(r"static (?:inline )?(?:(?:__attribute__|RP_PRINTF)\([^)]*\)+ )?[^(=;[]*?(\w+)(?:\(| = |\[|;)|(?:struct|enum|union) (\w+) \{")  # what a file keeps to itself
+# What a file keeps to itself: functions and data, and types.
+OWN = re.compile(r"static (?:inline )?(?:(?:__attribute__|RP_PRINTF)\([^)]*\)+ )?[^(=;[]*?(\w+)(?:\(| = |\[|;)|"
+                 r"(?:struct|enum|union) (\w+) \{")
 APART = ("agent/env/", "agent/python/")  # their files compile one by one
 OTHERS = re.compile(r"replay/\w+\.h$|\w+\.pb-c\.h$")  # the public interface, and what protoc-c makes
 
