@@ -8,7 +8,7 @@ import sys
 import threading
 
 from browser import fetch
-from launches import CONFIG, ENDLESS, PATIENCE, Place, check, eventually, program, sets
+from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
 if not (PACKAGE / "replaybus" / "__init__.py").exists():
@@ -32,7 +32,9 @@ class Watched:
         self.threads = []
 
     def verdict(self):
-        return json.loads(fetch(self.base + "api/state")[1])["verdict"]
+        status, text = fetch(self.base + "api/state")
+        equal(status, 200, text)
+        return json.loads(text)["verdict"]
 
     def await_cause(self, cause, blocked):
         seen = []

@@ -32,7 +32,7 @@ static cpu_set_t *allowed_cpus(void)
 static const char *named_value(const char *text, const char *name)
 {
     size_t length = strlen(name);
-    while (strncmp(text, name, length) != 0) {
+    while (strncmp(text, name, length) != 0 || !strchr(" \t:", text[length])) {
         text += strcspn(text, "\n");
         if (*text++ == '\0')
             return NULL;
@@ -53,7 +53,7 @@ static bool find_group(struct group *self, const char *root)
     char path[512], text[4096];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     io_text(path, text, sizeof text);
-    const char *own = named_value(text, "0::");
+    const char *own = named_value(text, "0");
     int length = own ? (int)strcspn(own, "\n") : 0;
     self->root = (size_t)snprintf(self->path, sizeof self->path, "%.400s/sys/fs/cgroup", root);
     snprintf(self->path + self->root, sizeof self->path - self->root, "%.*s", length > 1 ? length : 0, own ? own : "");

@@ -310,7 +310,7 @@ CASE(control_groups)
     put("sys/fs/cgroup/a/b/memory.max", "max\n");
     put("sys/fs/cgroup/a/memory.max", "100000000\n");
     put("sys/fs/cgroup/a/memory.current", "60000000\n");
-    put("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 10000000\nfile 3\n");
+    put("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file_of_others 9\ninactive_file 10000000\nfile 3\n");
     assert_near(machine_memory_below(tempdir), 0.8 * 50000000, 1e-9);
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import importlib
+import io
 import json
 import os
 import re
@@ -326,16 +327,44 @@ def write_npz(path: str, episodes: Iterable[dict]) -> None:
                     np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 
 
+class _Hdf5File(io.FileIO):
+    """Keeps the first error instead of raising it: after a write that failed, such as to a full disk, HDF5 may crash the process."""
+
+    error: Optional[OSError] = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data)
+        try:
+            while left and not self.error:
+                left = left[super().write(left):]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def truncate(self, size: Optional[int] = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
+
+
 def write_hdf5(path: str, episodes: Iterable[dict]) -> None:
-    file, steps = _h5py().File(path, "w"), 0  # closed only if all went well: on a full disk, HDF5 may crash when it closes
-    for number, episode in enumerate(episodes):
-        group = file.create_group(f"episode_{number}")
-        group.attrs.update(id=number, total_steps=len(episode["reward"]))
-        steps += len(episode["reward"])
-        for name, array in _members(episode):
-            group.create_dataset(name, data=array)
-    file.attrs.update(total_episodes=len(file), total_steps=steps)
-    file.close()
+    h5py = _h5py()
+    with _Hdf5File(path, "w+") as out:
+        with h5py.File(out, "w") as file:
+            steps = 0
+            for number, episode in enumerate(episodes):
+                group = file.create_group(f"episode_{number}")
+                group.attrs.update(id=number, total_steps=len(episode["reward"]))
+                steps += len(episode["reward"])
+                for name, array in _members(episode):
+                    group.create_dataset(name, data=array)
+                if out.error:
+                    break
+            file.attrs.update(total_episodes=len(file), total_steps=steps)
+        if out.error:
+            raise out.error
 
 
 def _steps(episode: dict) -> Iterator[dict]:
