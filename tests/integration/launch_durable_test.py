@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from launches import CONFIG, PATIENCE, SLOW, Place, check, equal, program, sets
+from launches import CONFIG, ENDLESS, PATIENCE, SLOW, Place, check, equal, program, sets
 from harness import contains, kill
 
 # The small run, slower, with an item for each step and a journal.
@@ -118,7 +118,7 @@ def test_kill_anything():
 def test_another_ratio_while_it_runs():
     """It is the target from then on, also for a broker that was killed. Steps never go back, not even at the end."""
     with Place(CONFIG) as place:
-        run = place.running("--folder", "run", *sets("stop.steps=0"))
+        run = place.running("--folder", "run", *sets(*ENDLESS))
         ledger = Ledger(run)
         done = subprocess.run([program("ctl"), "-e", run.read("launch.json")["service"], "limiter", "replay",
                                "samples_per_insert=1"], capture_output=True, text=True)
@@ -140,7 +140,7 @@ def test_another_ratio_while_it_runs():
 
 def test_resume_finds_the_table():
     with Place(CONFIG) as place:
-        run = place.launch("--folder", "run", *sets("stop.steps=0"))
+        run = place.launch("--folder", "run", *sets(*ENDLESS))
         ledger = Ledger(run)
         run.await_alive(lambda: ledger.look() and ledger.best["inserts"] > 700, "some items")
         run.stop()

@@ -20,7 +20,7 @@ broker:
   tables: [{name: replay, max_size: 10000, limiter: {kind: min_size, min_size: 200}}]
 agent: {hidden: [8], batch: 16}
 actors: {count: 2}
-learners: {count: 2}
+learners: {count: 2, delay: 2ms}
 stop: {steps: %d}
 """
 

@@ -34,7 +34,7 @@ broker:
 AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: auto, delay: 6ms") \
     .replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 4ms}")
 # A run that goes on until it is stopped, and leaves the processors to others.
-ENDLESS = ("stop.steps=0", "environment.delay=1ms")
+ENDLESS = ("stop.steps=0", "environment.delay=4ms")
 
 
 def sets(*values):

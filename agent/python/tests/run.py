@@ -1,5 +1,6 @@
 """run.py [FILES] [OPTIONS]: runs pytest over the package on PYTHONPATH. Exit status 77: not possible here."""
 import os
+import signal
 import sys
 
 try:
@@ -12,6 +13,8 @@ except ImportError as error:
 here = os.path.dirname(os.path.abspath(__file__))
 files = [os.path.join(here, name) for name in sys.argv[1:] if name.endswith(".py") and not name.startswith("-")]
 options = [option for option in sys.argv[1:] if not option.endswith(".py") or option.startswith("-")]
+# A shell that starts programs in the background lets them ignore Ctrl-C, which some tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A test that hangs shows where.
 hangs = ["-o", "faulthandler_timeout=150"]
 sys.exit(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *hangs, *(files or [here]), *options]))
