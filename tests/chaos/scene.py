@@ -127,7 +127,7 @@ class Follower:
     """Reads what was added to a log since it was last asked."""
 
     def __init__(self, path):
-        self.path, self.offset, self.rest = path, 0, b""
+        self.path, self.offset = path, 0
 
     def read(self):
         with open(self.path, "rb") as file:

@@ -26,7 +26,7 @@ NOWHERE = (1 << 32) - 1  # the table of a rejection that concerns none
 SANITIZED = bool(os.environ.get("RP_SANITIZE"))
 
 OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED = 0, 1, 2, 5
-UNSUPPORTED, BAD_MESSAGE = 7, 8
+BAD_MESSAGE = 8
 
 CONFIG = """
 memory_limit: 64MiB

@@ -128,7 +128,7 @@ def check_agents_files():
     """A result is outdated if the agent, or what it imports, has changed; not if another agent has."""
     bench = os.path.join(os.environ["RP_SOURCE_DIR"], "bench")
     code = "import os, runs; print(*(os.path.basename(path) for path in runs.agent_files('../configs/agents/{CONFIG}.yaml')))"
-    for config, files in {"ppo-cartpole": "common.py ppo.py", "iql": "common.py iql.py mixed_data.py offline.py"}.items():
+    for config, files in {"ppo-cartpole": "common.py ppo.py", "iql": "common.py continuous.py iql.py mixed_data.py offline.py"}.items():
         out = subprocess.run([sys.executable, "-B", "-c", code.replace("{CONFIG}", config)], cwd=bench, capture_output=True, text=True)
         assert out.stdout.strip() == files, out
 

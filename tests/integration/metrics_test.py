@@ -279,11 +279,6 @@ def test_documents_name_what_there_is():
     equal(apart, [], "queries of docs/grafana.json with a line for each shard")
 
 
-def get(path, *headers):
-    return ("GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s\r\n" %
-            (path, "".join(h + "\r\n" for h in headers))).encode()
-
-
 def crowd(web):
     """A thousand connections that say nothing, or little."""
     held = []

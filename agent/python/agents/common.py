@@ -1,5 +1,4 @@
 """What the agents share: how a file starts, networks, schedules, demonstrations, evaluation. Each agent's own idea is in its own file."""
-import collections
 import functools
 import os
 import shutil
@@ -84,45 +83,6 @@ def last_observations(following, info):
     return np.where(mask.reshape(-1, *[1] * (following.ndim - 1)), np.asarray(info["final_obs"]), following)
 
 
-class Transitions:
-    """Makes transitions over n steps of a vector of environments, fewer at the end of an episode, with the fields of C's transition adder
-    (docs/GUIDE.md). They go through one writer; ``item`` says into which table."""
-
-    def __init__(self, writer, item, n, discount):
-        self._writer, self._item, self._n, self._discount = writer, item, n, discount
-        self._steps, self._held = collections.deque(maxlen=n), 0  # observations, actions and rewards; how many of them, by environment
-
-    def add(self, observations, actions, rewards, following, terminated, ended):
-        """Takes a step of each environment; following: the observations after it, also where it ended an episode."""
-        self._steps.append((observations, actions, rewards))
-        self._held = np.minimum(self._held + np.ones(len(ended), int), self._n)
-        rows = [self._rows(k, np.flatnonzero(self._held >= k if k == self._n else ended & (self._held >= k)), following, terminated)
-                for k in range(len(self._steps), 0, -1)]
-        self._held[ended] = 0
-        rows = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
-        if len(rows["reward"]):
-            self._writer.append_block(rows, self._item)
-
-    def _rows(self, k, which, following, terminated):
-        """The transitions over the last k steps of these environments."""
-        recent = list(self._steps)[-k:]
-        reward = sum(self._discount**i * step[2][which] for i, step in enumerate(recent))
-        return dict(observation=recent[0][0][which], action=recent[0][1][which], reward=reward.astype("float32"),
-                    discount=(self._discount**(k - 1) * ~terminated[which]).astype("float32"), next_observation=following[which])
-
-
-class Noise:
-    """Standard normal noise for exploration, of which each value keeps the share `memory` of the one before: where steps are short, the
-    independent pushes of white noise cancel each other."""
-
-    def __init__(self, shape, memory):
-        self._value, self._memory = torch.zeros(shape), memory
-
-    def __call__(self):
-        self._value = self._memory * self._value + (1 - self._memory**2)**0.5 * torch.randn_like(self._value)
-        return self._value
-
-
 class Atoms:
     """The values that a categorical critic has probabilities for."""
 
@@ -140,6 +100,21 @@ class Atoms:
         above, out = share * (place - below), torch.zeros_like(share)
         out.scatter_add_(1, below.long(), share - above)
         return out.scatter_add_(1, below.long() + 1, above)
+
+
+def made(run, make):
+    """What make(env, config) gives, with the seed of the run."""
+    torch.manual_seed(run.seeds(1)[0] % 2**63)
+    with run.environments(1) as env:
+        return make(env, run.config)
+
+
+def pull(run, wait=False, **networks):
+    """Fills an actor's networks with newer parameters, if there are any. Returns whether there were."""
+    tensors = run.parameters(wait=wait)
+    if tensors is not None:
+        replaybus.torch.load_states(tensors, **networks)
+    return tensors is not None
 
 
 def sequence_adder(run, n, table, start=()):

@@ -18,7 +18,7 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import device, follow, main
+from common import device, follow, made, main
 from offline import OPTIONS, Critics, Policy, batches, descend, evaluator
 
 SETTINGS = dict(**OPTIONS, conservatism=1.0, actions_each=4)
@@ -47,9 +47,7 @@ def others(policy, observation, following, n):
 def learner():
     with replaybus.run.Learner() as run:
         settings, config, on = run.options(**SETTINGS), run.config, device()
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            policy = Policy(env, config, heads=2).to(on)
+        policy = made(run, lambda env, config: Policy(env, config, heads=2)).to(on)
         critics = Critics(policy, config).to(on)
         target, temperature = copy.deepcopy(critics), nn.ParameterList([nn.Parameter(torch.zeros((), device=on))])  # its logarithm
         rate, tau = config["agent.learning_rate"] or 3e-4, config["agent.target"] or 0.005

@@ -14,77 +14,28 @@ import copy
 
 import numpy as np
 import torch
-from torch import nn
 
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import Actions, Atoms, Noise, Transitions, activation, device, evaluate, flat, follow, last_observations, linear, main, mlp
+from common import Atoms, device, evaluate, follow, linear, made, main
+from continuous import Critic, Policy, act
 
 SETTINGS = dict(low=-60.0, high=0.0, atoms=51, scale=1.0, noise=0.2, memory=0.0, anneal=0)
-IN_FLIGHT = 16  # items that the table has not taken yet: so far is an actor ahead of the learner
-
-
-class Policy(nn.Module):
-    """Gives actions between -1 and 1."""
-
-    def __init__(self, env, config):
-        super().__init__()
-        self.actions = Actions(env)
-        self.inputs, self.hidden = int(np.prod(env.single_observation_space.shape)), config["agent.hidden"] or [64, 64]
-        self.net = mlp([self.inputs, *self.hidden, self.actions.size], activation(config), 0.1)
-
-    def forward(self, observations):
-        return self.net(observations).tanh()
-
-    def best(self, observations):
-        return self.actions.to_env(self(flat(observations)).numpy())
-
-
-class Critic(nn.Module):
-    """Gives the logits of the distribution of returns."""
-
-    def __init__(self, policy, config, atoms):
-        super().__init__()
-        self.net = mlp([policy.inputs + policy.actions.size, *policy.hidden, atoms], activation(config))
-
-    def forward(self, observations, actions):
-        return self.net(torch.cat([observations, actions], -1))
 
 
 def actor():
     with replaybus.run.Actor() as run, run.environments() as env:
-        config, settings, n = run.config, run.options(**SETTINGS), env.num_envs
+        settings = run.options(**SETTINGS)
         torch.manual_seed(run.seeds(1)[0] % 2**63)
-        policy = Policy(env, config)
-        noise = Noise((n, policy.actions.size), settings.memory)
-        writer = run.client.writer(max_in_flight=IN_FLIGHT)
-        adder = Transitions(writer, replaybus.Last(1, run.table, np.log(settings.atoms)), config["adder.n_step"], config["agent.discount"])
-        observations, _ = env.reset()
-        while run.claims(n):
-            tensors = run.parameters()
-            if tensors is not None:
-                replaybus.torch.load_states(tensors, policy=policy)
-            if run.steps <= config["actors.random_steps"]:
-                actions = 2 * torch.rand(n, policy.actions.size) - 1
-            else:
-                with torch.no_grad():
-                    actions = (policy(flat(observations)) + settings.noise * noise()).clamp(-1, 1)
-            actions = actions.numpy()
-            following, rewards, terminated, truncated, info = env.step(policy.actions.to_env(actions))
-            with run.waiting("credit"):
-                adder.add(observations, actions, rewards, last_observations(following, info), terminated, terminated | truncated)
-            run.took(rewards, terminated | truncated)
-            observations = following
-        writer.close()
+        policy, item = Policy(env, run.config), replaybus.Last(1, run.table, np.log(settings.atoms))
+        act(run, env, policy, item, settings.memory, lambda observations, noise: policy(observations) + settings.noise * noise)
 
 
 def learner():
     with replaybus.run.Learner() as run:
         config, settings, on = run.config, run.options(**SETTINGS), device()
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            policy = Policy(env, config).to(on)
+        policy = made(run, Policy).to(on)
         critic, atoms = Critic(policy, config, settings.atoms).to(on), Atoms(settings.low, settings.high, settings.atoms, on)
         target_policy, target_critic = copy.deepcopy(policy), copy.deepcopy(critic)
         rate, batch = config["agent.learning_rate"], config["agent.batch"]

@@ -17,8 +17,8 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import (DEMONSTRATIONS, activation, evaluate, fill_once, flat, follow, linear, main, mlp, play_expert, returns,
-                    sequence_adder, sources)
+from common import (DEMONSTRATIONS, activation, evaluate, fill_once, flat, follow, linear, made, main, mlp, play_expert, pull,
+                    returns, sequence_adder, sources)
 from offline import descend
 from replaybus import data, sequences
 
@@ -41,9 +41,7 @@ def actor():
         config, rng, q = run.config, np.random.default_rng(run.seeds(2)[1]), q_for(env, run.config)
         observations, _ = env.reset()
         while run.claims(env.num_envs):
-            tensors = run.parameters()
-            if tensors is not None:
-                replaybus.torch.load_states(tensors, q=q)
+            pull(run, q=q)
             with torch.no_grad():
                 actions = q(flat(observations)).argmax(1).numpy()
             epsilon = linear(1.0, config["actors.epsilon"], run.count * run.steps / max(1, config["actors.epsilon_steps"]))
@@ -114,9 +112,7 @@ def losses(q, target, items, taught, settings, discount):
 def learner():
     with replaybus.run.Learner() as run:
         settings, config = run.options(**SETTINGS), run.config
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            q = q_for(env, config)
+        q = made(run, q_for)
         target = copy.deepcopy(q)
         adam = torch.optim.Adam(q.parameters(), config["agent.learning_rate"] or 1e-3, weight_decay=settings.decay)
         if settings.ratio > 0:

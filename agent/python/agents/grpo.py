@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import device, main
+from common import device, main, pull
 
 # digits: in a prompt; warm_up, warm_batch, warm_rate: steps on right answers; prompts, answers: of each in an update; low, high: how far
 # a ratio may be from 1; take: prompts that a rollout worker takes together; delay: seconds that it wastes; rewarders: actors that are reward
@@ -144,9 +144,7 @@ def rollouts(run, settings):
     on, writer = device(), run.client.writer(chunk_length=settings.answers)
     model = Model(settings).to(on)
     for batch in run.batches(run.client.sampler(PROMPTS, settings.take, **LEASED)):
-        tensors = run.parameters()
-        if tensors is not None:
-            replaybus.torch.load_states(tensors, policy=model)
+        pull(run, policy=model)
         answers, chances = model.answer(torch.from_numpy(batch.data["prompt"]).to(on).long(), settings.answers)
         time.sleep(settings.delay)
         rows = {name: np.repeat(value, settings.answers, 0) for name, value in batch.data.items()}

@@ -16,7 +16,7 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import activation, device, follow, linear, main, mlp
+from common import activation, device, follow, linear, made, main, mlp
 from offline import OPTIONS, Critics, Policy, batches, descend, evaluator
 
 SETTINGS = dict(**OPTIONS, expectile=0.9, temperature=3.0, most_weight=100.0)
@@ -25,9 +25,7 @@ SETTINGS = dict(**OPTIONS, expectile=0.9, temperature=3.0, most_weight=100.0)
 def learner():
     with replaybus.run.Learner() as run:
         settings, config, on = run.options(**SETTINGS), run.config, device()
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            policy = Policy(env, config).to(on)
+        policy = made(run, Policy).to(on)
         critics, value = Critics(policy, config).to(on), mlp([policy.inputs, *policy.hidden, 1], activation(config)).to(on)
         target = copy.deepcopy(critics)
         rate, tau = config["agent.learning_rate"] or 3e-4, config["agent.target"] or 0.005

@@ -16,7 +16,7 @@ from torch import nn
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import activation, flat, last_observations, linear, main, mlp, returns_of
+from common import activation, flat, last_observations, linear, made, main, mlp, pull, returns_of
 
 SETTINGS = dict(batch=128, simulations=16, horizon=32, trace=0.95, scale=1.0, explore=1.25, noise=0.25, greedy_after=0.5)
 
@@ -125,9 +125,7 @@ def actor():
         observations, rows = env.reset()[0], [[] for _ in range(n)]
         with run.client.writer(max_in_flight=256) as writer:
             while run.claims(n):
-                tensors = run.parameters()
-                if tensors is not None:
-                    replaybus.torch.load_states(tensors, network=network)
+                pull(run, network=network)
                 counts, values = search.run(observations, True)
                 late = limit > 0 and run.environment_steps > settings.greedy_after * limit
                 actions = ((4 if late else 1) * np.log(np.maximum(counts, 1e-9)) + rng.gumbel(size=counts.shape)).argmax(1)
@@ -161,9 +159,7 @@ def write(run, writer, rows, bootstrap, discount, trace):
 def learner():
     with replaybus.run.Learner() as run:
         config, settings = run.config, run.options(**SETTINGS)
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            network = Network(env, config)
+        network = made(run, Network)
         rate, limit = config["agent.learning_rate"] or 1e-3, config["stop.steps"]
         adam = torch.optim.Adam(network.parameters(), rate)
         run.publishes(replaybus.torch.States(run.client, network=network).keep(adam=adam), every=20)

@@ -14,7 +14,6 @@ What it reaches: docs/AGENTS.md has CartPoleSwingUp at 100,000 steps, worst of 2
 import copy
 import math
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import softplus
@@ -22,22 +21,20 @@ from torch.nn.functional import softplus
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import Actions, Atoms, Noise, Transitions, activation, device, evaluate, flat, follow, last_observations, main, mlp
+import continuous
+from common import Atoms, device, evaluate, flat, follow, made, main
 
 SETTINGS = dict(fresh=1 / 32, samples=16, epsilon=0.1, mean_bound=0.0025, deviation_bound=1e-5, dual_rate=1e-2, deviation=0.5,
                 memory=0.0, atoms=0, low=0.0, high=100.0)
 QUEUE = "fresh"  # the table beside the run's own
-IN_FLIGHT = 16  # items that a table has not taken yet
 
 
-class Policy(nn.Module):
+class Policy(continuous.Policy):
     """A normal distribution for each number of an action: its mean between -1 and 1, and its deviation."""
 
     def __init__(self, env, config, deviation):
-        super().__init__()
-        self.actions, self._deviation = Actions(env), deviation
-        self.inputs, self.hidden = int(np.prod(env.single_observation_space.shape)), config["agent.hidden"] or [64, 64]
-        self.net = mlp([self.inputs, *self.hidden, 2 * self.actions.size], activation(config), 0.1)
+        super().__init__(env, config, heads=2)
+        self._deviation = deviation
 
     def forward(self, observations):
         mean, width = self.net(observations).chunk(2, -1)
@@ -45,17 +42,6 @@ class Policy(nn.Module):
 
     def best(self, observations):
         return self.actions.to_env(self(flat(observations))[0].numpy())
-
-
-class Critic(nn.Module):
-    """Gives the value of an action; with atoms, the logits of its distribution. Actions are clipped, as the environment does it."""
-
-    def __init__(self, policy, config, outputs):
-        super().__init__()
-        self.net = mlp([policy.inputs + policy.actions.size, *policy.hidden, outputs], activation(config))
-
-    def forward(self, observations, actions):
-        return self.net(torch.cat([observations, actions.clamp(-1, 1)], -1))
 
 
 class Multipliers(nn.Module):
@@ -71,31 +57,18 @@ class Multipliers(nn.Module):
 
 def actor():
     with replaybus.run.Actor() as run, run.environments() as env:
-        config, settings, n = run.config, run.options(**SETTINGS), env.num_envs
+        settings = run.options(**SETTINGS)
         torch.manual_seed(run.seeds(1)[0] % 2**63)
-        policy, writer = Policy(env, config, settings.deviation), run.client.writer(max_in_flight=IN_FLIGHT)
-        adder = Transitions(writer, replaybus.Last(1, run.table), config["adder.n_step"], config["agent.discount"])
-        noise = Noise((n, policy.actions.size), settings.memory)
-        observations, queued = env.reset()[0], False
-        while run.claims(n):
-            tensors = run.parameters()
-            if tensors is not None:
-                replaybus.torch.load_states(tensors, policy=policy)
-            if run.steps <= config["actors.random_steps"]:
-                actions = 2 * torch.rand(n, policy.actions.size) - 1
-            else:
-                with torch.no_grad():
-                    mean, deviation = policy(flat(observations))
-                    actions = (mean + deviation * noise()).clamp(-1, 1)
-                if not queued:  # random steps are for replay alone: the queue would be full before replay may be sampled
-                    writer.pattern(QUEUE, {name: column[-1:] for name, column in writer.columns.items()})
-                    queued = True
-            following, rewards, terminated, truncated, info = env.step(policy.actions.to_env(actions.numpy()))
-            with run.waiting("credit"):
-                adder.add(observations, actions.numpy(), rewards, last_observations(following, info), terminated, terminated | truncated)
-            run.took(rewards, terminated | truncated)
-            observations = following
-        writer.close()
+        policy = Policy(env, run.config, settings.deviation)
+
+        def explore(observations, noise):
+            mean, deviation = policy(observations)
+            return mean + deviation * noise
+
+        def queue(writer):  # random steps are for replay alone: the queue would be full before replay may be sampled
+            writer.pattern(QUEUE, {name: column[-1:] for name, column in writer.columns.items()})
+
+        continuous.act(run, env, policy, replaybus.Last(1, run.table), settings.memory, explore, queue)
 
 
 class Learning:
@@ -104,7 +77,7 @@ class Learning:
     def __init__(self, env, config, settings, on):
         self.settings, self.discount = settings, config["agent.discount"]
         self.policy = Policy(env, config, settings.deviation).to(on)
-        self.critic = Critic(self.policy, config, settings.atoms or 1).to(on)
+        self.critic = continuous.Critic(self.policy, config, settings.atoms or 1).to(on)
         self.multipliers = Multipliers(self.policy.actions.size).to(on)
         self.target_policy, self.target_critic = copy.deepcopy(self.policy), copy.deepcopy(self.critic)
         self.atoms = Atoms(settings.low, settings.high, settings.atoms, on) if settings.atoms else None
@@ -150,9 +123,7 @@ def log_probability(actions, mean, deviation):
 def learner():
     with replaybus.run.Learner() as run:
         config, settings, on = run.config, run.options(**SETTINGS), device()
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            my = Learning(env, config, settings, on)
+        my = made(run, lambda env, config: Learning(env, config, settings, on))
         rates = (my.critic, config["agent.learning_rate"]), (my.policy, config["agent.learning_rate"]), (my.multipliers, settings.dual_rate)
         adam = torch.optim.Adam([dict(params=module.parameters(), lr=rate) for module, rate in rates])
         run.publishes(replaybus.torch.States(run.client, policy=my.policy).keep(

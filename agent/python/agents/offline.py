@@ -1,29 +1,14 @@
-"""What the offline agents share: batches of a table that a file fills, a policy of continuous actions, two critics."""
-import numpy as np
+"""What the offline agents share: batches of a table that a file fills, two critics."""
 import torch
 from torch import nn
 
 import replaybus.torch
-from common import Actions, activation, device, evaluate, fill_once, flat, mlp
+from common import activation, device, evaluate, fill_once, mlp
+from continuous import Policy
 from replaybus import data
 
 # A file to read into the table (empty: the broker loads a checkpoint), the bound of its actions, and a factor for rewards.
 OPTIONS = dict(data="", bound=1.0, rewards=1.0)
-
-
-class Policy(nn.Module):
-    """Gives actions between -1 and 1; with two heads, draws them from a distribution."""
-
-    def __init__(self, env, config, heads=1):
-        super().__init__()
-        self.actions = Actions(env)
-        if self.actions.discrete:
-            raise ValueError(f"{config['environment.name']} has discrete actions: this agent takes continuous ones")
-        self.inputs, self.hidden = int(np.prod(env.single_observation_space.shape)), config["agent.hidden"] or [64, 64]
-        self.net = mlp([self.inputs, *self.hidden, heads * self.actions.size], activation(config), 0.1)
-
-    def forward(self, observations):
-        return self.net(observations)[:, :self.actions.size].tanh()
 
 
 class Critics(nn.Module):
@@ -66,5 +51,4 @@ def descend(adam, loss):
 
 
 def evaluator(heads=1):
-    evaluate("policy", lambda env, config: Policy(env, config, heads),
-             lambda policy, observations: policy.actions.to_env(policy(flat(observations)).numpy()))
+    evaluate("policy", lambda env, config: Policy(env, config, heads))

@@ -17,7 +17,7 @@ from torch.distributions import Categorical, Independent, Normal
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import Actions, activation, evaluate, flat, last_observations, linear, main, mlp
+from common import Actions, activation, evaluate, flat, last_observations, linear, made, main, mlp, pull
 
 SETTINGS = dict(batch=256, horizon=32, epochs=20, gae=0.8, clip=0.2, entropy=0.0, value=0.5, anneal=True, deviation=1.0, scale=1.0)
 
@@ -51,9 +51,7 @@ def actor():
         observations, rows = env.reset()[0], []
         while run.claims(n):
             if not rows:
-                tensors = run.parameters(wait=strict)
-                if tensors is not None:
-                    replaybus.torch.load_states(tensors, policy=policy)
+                pull(run, wait=strict, policy=policy)
             with torch.no_grad():
                 distribution = policy.distribution(flat(observations))
                 actions = distribution.sample()
@@ -108,9 +106,7 @@ def stretches(run, count):
 def learner():
     with replaybus.run.Learner() as run:
         config, settings = run.config, run.options(**SETTINGS)
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            policy = Policy(env, config, settings.deviation)
+        policy = made(run, lambda env, config: Policy(env, config, settings.deviation))
         items = config["actors.environments"] * max(1, config["actors.count"])
         steps = items * settings.horizon
         batch, rate = settings.batch, config["agent.learning_rate"] or 3e-4

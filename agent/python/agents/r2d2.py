@@ -20,7 +20,7 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import DEMONSTRATIONS, fill_once, follow, linear, main, play_expert, returns, sequence_adder, sources
+from common import DEMONSTRATIONS, fill_once, follow, linear, made, main, play_expert, pull, returns, sequence_adder, sources
 from replaybus.sequences import FIRST, priorities, trained
 
 SETTINGS = dict(batch=32, n_step=5, target_every=100, target_share=1.0, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0,
@@ -86,9 +86,7 @@ def actor():
         adder = sequence_adder(run, n, run.table, start=["state"])
         inputs, state = network.input(env.reset()[0]), network.start(n)
         while run.claims(n):
-            tensors = run.parameters()
-            if tensors is not None:
-                replaybus.torch.load_states(tensors, network=network)
+            if pull(run, network=network):
                 adder.set_policy(run.learner_steps)
             best, after = network.act(inputs, state)
             explore = random.random(n) < (epsilon if run.learner_steps else 1)
@@ -156,9 +154,7 @@ def loss_of(network, target, data, weight, settings, config):
 def learner():
     with replaybus.run.Learner() as run:
         config, settings = run.config, run.options(**SETTINGS)
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            network = Recurrent(env, config)
+        network = made(run, Recurrent)
         target = copy.deepcopy(network)
         rate = config["agent.learning_rate"] or 1e-3
         adam = torch.optim.Adam(network.parameters(), rate, eps=1e-5)

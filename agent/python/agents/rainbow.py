@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import replaybus.run
 import replaybus.torch
-from common import Atoms, device, evaluate, follow, last_observations, main
+from common import Atoms, device, evaluate, follow, last_observations, made, main, pull
 
 STACK = 4  # frames that the network sees
 ATOMS, LOW, HIGH = 51, -1.0, 30.0  # returns that are told apart
@@ -100,9 +100,7 @@ def actor():
         episodes = [Episode(run, settings) for _ in range(n)]
         observations = env.reset()[0]
         while run.claims(n):
-            tensors = run.parameters()
-            if tensors is not None:
-                replaybus.torch.load_states(tensors, net=net)
+            pull(run, net=net)
             with torch.no_grad():
                 actions = np.where(rng.random(n) < epsilon, rng.integers(net.actions, size=n), net.best(observations))
             following, rewards, terminated, truncated, info = env.step(actions)
@@ -177,9 +175,7 @@ def learner():
     with replaybus.run.Learner() as run:
         config, settings, where = run.config, run.options(**SETTINGS), device()
         torch.backends.cuda.matmul.allow_tf32 = True
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            net = Net(env, where)
+        net = made(run, lambda env, config: Net(env, where))
         batch = config["agent.batch"]
         adam = torch.optim.Adam(net.parameters(), config["agent.learning_rate"] or 2.5e-4, eps=1e-5, capturable=where.type == "cuda")
         run.publishes(replaybus.torch.States(run.client, net=net).keep(adam=adam), every=config["learners.publish_every"])

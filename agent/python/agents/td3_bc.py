@@ -15,7 +15,7 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import device, follow, main
+from common import device, follow, made, main
 from offline import OPTIONS, Critics, Policy, batches, descend, evaluator
 
 SETTINGS = dict(**OPTIONS, alpha=2.5, policy_delay=2, noise=0.2, noise_clip=0.5)
@@ -24,9 +24,7 @@ SETTINGS = dict(**OPTIONS, alpha=2.5, policy_delay=2, noise=0.2, noise_clip=0.5)
 def learner():
     with replaybus.run.Learner() as run:
         settings, config, on = run.options(**SETTINGS), run.config, device()
-        torch.manual_seed(run.seeds(1)[0] % 2**63)
-        with run.environments(1) as env:
-            policy = Policy(env, config).to(on)
+        policy = made(run, Policy).to(on)
         critics = Critics(policy, config).to(on)
         target_policy, target_critics = copy.deepcopy(policy), copy.deepcopy(critics)
         rate, tau = config["agent.learning_rate"] or 3e-4, config["agent.target"] or 0.005

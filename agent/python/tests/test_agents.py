@@ -15,7 +15,7 @@ from replaybus import data, weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 AGENTS, CONFIGS = ROOT / "agent" / "python" / "agents", ROOT / "configs" / "agents"
-SHARED = {"common", "offline", "mixed_data"}  # no agents
+SHARED = {"common", "continuous", "offline", "mixed_data"}  # no agents
 FILE = ["stop.learner_steps=200", "agent.options.data=mixed/steps.npz"]
 # Settings that make a run short: of one file of each agent. The others are only checked.
 TINY = {

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is missing: ./dev install get
 AGENTS = pathlib.Path(__file__).resolve().parents[1] / "agents"
 sys.path.append(str(AGENTS))
 import common  # noqa: E402
+import continuous  # noqa: E402
 import cql  # noqa: E402
 import dqfd  # noqa: E402
 import mixed_data  # noqa: E402
@@ -50,7 +51,7 @@ def test_transitions_are_those_of_a_naive_model(n):
     episodes, running, counter = [], [[] for _ in range(environments)], iter(range(1, 10**6))
     with replaybus.Server([replaybus.Table("replay")]) as server, server.client() as client:
         with client.writer(max_in_flight=4) as writer:
-            adder = common.Transitions(writer, replaybus.Last(1, "replay"), n, discount)
+            adder = continuous.Transitions(writer, replaybus.Last(1, "replay"), n, discount)
             now = np.array([[next(counter)] for _ in range(environments)], "float32")
             for t in range(60):
                 rewards, following = rng.normal(size=environments), np.array([[next(counter)] for _ in range(environments)], "float32")
