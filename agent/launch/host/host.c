@@ -413,6 +413,7 @@ static void take_usage(struct host *self, struct json_object *row)
     process->has_usage = true;
     process->usage.cpu_ns = values[1] > 0 ? values[1] : 0;
     process->usage.memory = values[2] > 0 ? (uint64_t)values[2] : 0;
+    process->usage.at_ns = self->heard_ns;
     process->usage.stopped = json_object_get_boolean(json_object_array_get_idx(row, 3));
 }
 
