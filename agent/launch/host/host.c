@@ -301,7 +301,6 @@ static void on_here(void *context, const struct host_message *message)
     char cwd[HOST_PATH];
     (void)message;
     const struct host_line line = {.type = "hello",
-                                   .protocol = HOST_PROTOCOL,
                                    .version = rp_version(),
                                    .here = self->here,
                                    .cwd = getcwd(cwd, sizeof cwd),
@@ -325,7 +324,7 @@ static void on_ready(void *context, const struct host_message *message)
     if (self->info.state != HOST_CONNECTING)
         return;
     copy_text(version, sizeof version, line->version);
-    if (line->protocol != HOST_PROTOCOL || strcmp(version, rp_version()) != 0) {
+    if (strcmp(version, rp_version()) != 0) {
         char reason[256];
         snprintf(reason, sizeof reason,
                  "replay-launch there has version %s, here %s: both machines need the same version", version,
@@ -464,7 +463,6 @@ static void on_probed(void *context, const struct host_message *message)
         self->info.round_trip_ns = self->info.probe.ns;
 }
 
-/* "pong" only shows that the agent is there: any line does. */
 static const struct host_line_handler handlers[] = {
     {"here", on_here},     {"sending", on_sending}, {"ready", on_ready},   {"started", on_started},
     {"output", on_output}, {"file", on_file},       {"exited", on_exited}, {"ended", on_ended},

@@ -26,17 +26,17 @@ enum member { MEMBER_TEXT, MEMBER_NUMBER, MEMBER_REAL, MEMBER_FLAG };
              bool: MEMBER_FLAG)
 #define ROW(member)                                                                                                    \
     {                                                                                                                  \
-#member, MEMBER_OF(member), offsetof(struct host_line, member)                                                 \
+        .name = #member, .kind = MEMBER_OF(member), .offset = offsetof(struct host_line, member)                       \
     }
 static const struct {
     const char *name;
     enum member kind;
     size_t offset;
 } rows[] = {
-    ROW(type),  ROW(id),     ROW(protocol), ROW(lease_ms), ROW(version),  ROW(here),   ROW(cwd),     ROW(hostname),
-    ROW(model), ROW(work),   ROW(programs), ROW(address),  ROW(cores),    ROW(memory), ROW(python),  ROW(name),
-    ROW(words), ROW(pid),    ROW(status),   ROW(kill),     ROW(text),     ROW(cpu_ns), ROW(stopped), ROW(cpu),
-    ROW(mode),  ROW(offset), ROW(replace),  ROW(last),     ROW(endpoint), ROW(ok),     ROW(ns),
+    ROW(type),   ROW(id),       ROW(lease_ms), ROW(version),  ROW(here),   ROW(cwd),     ROW(hostname), ROW(model),
+    ROW(work),   ROW(programs), ROW(address),  ROW(cores),    ROW(memory), ROW(python),  ROW(name),     ROW(words),
+    ROW(pid),    ROW(status),   ROW(kill),     ROW(text),     ROW(cpu_ns), ROW(stopped), ROW(cpu),      ROW(mode),
+    ROW(offset), ROW(replace),  ROW(last),     ROW(endpoint), ROW(ok),     ROW(ns),
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
 

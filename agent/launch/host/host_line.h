@@ -12,7 +12,6 @@
 
 struct json_object; /* json-c */
 
-#define HOST_PROTOCOL 1
 #define HOST_LINE_MOST 65536u         /* bytes of a line with its end */
 #define HOST_DATA_MOST 32768u         /* bytes that may follow a line */
 #define HOST_QUEUE_SOFT (256u * 1024) /* output and files wait while more bytes than this are queued */
@@ -26,7 +25,7 @@ struct host_line {
     const char *type;
     int64_t id; /* of a process: its number in its place */
     /* ---- hello, ready: the two sides */
-    int64_t protocol, lease_ms;
+    int64_t lease_ms;
     const char *version, *here, *cwd, *hostname, *model, *work, *programs, *address;
     double cores, memory; /* also what a process uses */
     bool python;

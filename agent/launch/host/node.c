@@ -505,7 +505,7 @@ static void say_ready(struct node *self)
     snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs);
     if (connection)
         snprintf(address, sizeof address, "%.*s", (int)strcspn(connection, " "), connection);
-    say(self, .type = "ready", .protocol = HOST_PROTOCOL, .version = rp_version(), .hostname = hostname,
+    say(self, .type = "ready", .version = rp_version(), .hostname = hostname,
         .model = machine_model(model, sizeof model), .cores = machine_cores(), .memory = machine_memory(),
         .work = self->work, .programs = programs, .here = self->here, .address = address,
         .python = access(package, R_OK) == 0);
@@ -550,13 +550,6 @@ static void on_end(void *context, const struct host_message *message)
         process_kill(&child->process);
     else if (child)
         process_ask(&child->process, clock_ns());
-}
-
-static void on_ping(void *context, const struct host_message *message)
-{
-    struct node *self = context;
-    (void)message;
-    say(self, .type = "pong");
 }
 
 /* The launcher asks for the whole file: its copy has another size. Heeded every few seconds, because two hosts may write files of
@@ -650,9 +643,10 @@ static void on_bye(void *context, const struct host_message *message)
     ((struct node *)context)->over = true;
 }
 
+/* "ping" only shows that the launcher is there: any line does. It hears of this side once a second (report_usage). */
 static const struct host_line_handler node_handlers[] = {
     {"hello", on_hello}, {"file", node_on_file}, {"start", on_start}, {"end", on_end},
-    {"ping", on_ping},   {"again", on_again},    {"probe", on_probe}, {"bye", on_bye},
+    {"again", on_again}, {"probe", on_probe},    {"bye", on_bye},
 };
 
 /* The guard kills everything, this process included, if it hears nothing for a lease: this process is stopped or stuck. */
