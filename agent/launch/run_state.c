@@ -7,7 +7,6 @@
  * a new host moves only as many as it takes over. */
 #include "agent/launch/run_state.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -151,7 +150,20 @@ static const struct host_info *info_at(const struct run *self, uint32_t index)
 static uint32_t most_at(const struct run *self, uint32_t index)
 {
     double cores = host_pool_cores(self->hosts.pool, index);
-    return self->config->launch.engine == ENGINE_SLURM ? (uint32_t)fmax(1.0, floor(cores)) : UINT32_MAX;
+    bool bound = self->config->launch.engine == ENGINE_SLURM && !self->options->trial;
+    return bound ? (uint32_t)fmax(1.0, floor(cores)) : UINT32_MAX;
+}
+
+/* A trial uses the hosts that its plan has, and perhaps only one of them for actors. */
+static bool takes_part(const struct run *self, uint32_t index, enum role role)
+{
+    const struct run_trial *trial = self->options->trial;
+    const struct plan_input *input = self->options->plan_input;
+    if (!trial || !input)
+        return host_pool_takes(self->hosts.pool, index, role);
+    return index < input->n_hosts &&
+           (role == ROLE_LEARNER ? input->hosts[index].learners : input->hosts[index].actors) &&
+           (role == ROLE_LEARNER || trial->actors_at == RUN_NO_HOST || trial->actors_at == index);
 }
 
 /* Computes how many of each go where. */
@@ -166,8 +178,8 @@ static void count_up(struct run *self)
     hosts->counted = true;
     for (uint32_t i = 0; i < n; i++) { /* hosts that have not come yet, or are gone, take nothing */
         const struct run_site *site = &hosts->sites[i];
-        input.hosts[i].actors = site->in && host_pool_takes(hosts->pool, i, ROLE_ACTOR);
-        input.hosts[i].learners = site->in && !site->evacuated && host_pool_takes(hosts->pool, i, ROLE_LEARNER);
+        input.hosts[i].actors = site->in && takes_part(self, i, ROLE_ACTOR);
+        input.hosts[i].learners = site->in && !site->evacuated && takes_part(self, i, ROLE_LEARNER);
         actor_hosts += input.hosts[i].actors;
         learner_hosts += input.hosts[i].learners;
     }
@@ -276,44 +288,9 @@ void run_place_again(struct run *self, int64_t now_ns)
     }
 }
 
-/* ---- starting there ---- */
-
 bool run_host_ready(const struct run *self, const struct member *member)
 {
     return member->host != RUN_NO_HOST && host_pool_ready(self->hosts.pool, member->host);
-}
-
-/* Sends what a learner has saved, unless this connection has seen it already: what is there then is newer. */
-static void send_state(struct run *self, struct member *member)
-{
-    struct host *host = host_pool_at(self->hosts.pool, member->host);
-    const char *folder = self->options->home.folder;
-    if (member->state_at == member->host && member->state_times == host_info(host)->times)
-        return;
-    member->state_at = member->host;
-    member->state_times = host_info(host)->times;
-    static const char first[] = "learner."; /* learner.weights, and what a learner of the user's keeps beside it */
-    DIR *list = opendir(folder);
-    for (const struct dirent *entry; list && (entry = readdir(list));) {
-        char path[FOLDER_SIZE + 300];
-        if (strncmp(entry->d_name, first, sizeof first - 1) != 0 || strstr(entry->d_name, ".tmp"))
-            continue;
-        rp_error err = {0};
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (host_send_file(host, path, entry->d_name, &err) != RP_OK && err.status != RP_NOT_FOUND)
-            run_say(self, LEVEL_WARN, "A0430", "%s cannot be sent to %s: %s", entry->d_name, host_info(host)->name,
-                    err.text);
-    }
-    if (list)
-        closedir(list);
-}
-
-void run_go_there(struct run *self, struct member *member, struct command_context *out)
-{
-    member->at = member->host;
-    host_pool_context(self->hosts.pool, member->host, &self->context, out);
-    if (member->role == ROLE_LEARNER && member->host != HOST_POOL_HOME)
-        send_state(self, member);
 }
 
 /* ---- news ---- */
@@ -587,7 +564,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
             site->leaving = false;
             host_pool_vanish(hosts->pool, info_at(self, i)->name);
         }
-        if (ready && !site->ready && !site->leaving) {
+        if (ready && !site->ready && !site->leaving && !self->options->trial) {
             site->ready = true;
             host_came(self, i, now_ns);
         }
@@ -632,7 +609,7 @@ static void fill_members(const struct run *self, uint32_t index, struct status_h
         out->actors_wanted += planned && member->role == ROLE_ACTOR;
         out->learners_wanted += planned && member->role == ROLE_LEARNER;
         out->cpu += runs ? member->cpu : 0.0;
-        out->memory += runs ? member->memory : 0;
+        out->memory += runs ? member->usage.memory : 0;
     }
 }
 
@@ -938,7 +915,7 @@ static void fill_processes(struct run *self, struct status *out)
         *shown = (struct status_process){.role = member->role,
                                          .pid = (int32_t)member->process.pid,
                                          .restarts = member->supervised.restarts,
-                                         .memory = member->memory,
+                                         .memory = member->usage.memory,
                                          .cpu = member->cpu};
         snprintf(shown->name, sizeof shown->name, "%s", member->name);
         state_of(self, member, shown->state, sizeof shown->state);
@@ -946,7 +923,7 @@ static void fill_processes(struct run *self, struct status *out)
         if (self->hosts.n > 1 && host != RUN_NO_HOST)
             snprintf(shown->host, sizeof shown->host, "%s", info_at(self, host)->name);
         out->restarts += member->supervised.restarts;
-        out->memory += member->memory;
+        out->memory += member->usage.memory;
         out->cpu += member->cpu;
     }
     out->others = self->others;

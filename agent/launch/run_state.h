@@ -21,23 +21,19 @@ struct member {
     enum role role;
     uint32_t index;
     char name[COMMAND_NAME];
-    bool wanted;                    /* should run: not retired, not done */
-    bool unjudged;                  /* has ended, and it is not known yet whether as it should */
-    bool waits;                     /* starts as soon as its host is ready */
-    uint32_t host;                  /* where it should run; RUN_NO_HOST: no host has room for it */
-    uint32_t at;                    /* where it was started last */
-    uint32_t state_at, state_times; /* learner: connection that has its state: host, and its number of connections */
+    bool wanted;   /* should run: not retired, not done */
+    bool unjudged; /* has ended, and it is not known yet whether as it should */
+    bool waits;    /* starts as soon as its host is ready */
+    uint32_t host; /* where it should run; RUN_NO_HOST: no host has room for it */
+    uint32_t at;   /* where it was started last */
     int64_t ended_ns;
     struct process process;
     struct supervised supervised;
     struct hang hang;
-    int64_t usage_ns, cpu_ns; /* time of the last look at its usage, and its processor time then */
-    double cpu;               /* cores, lately */
-    uint64_t memory;
-    bool flooded; /* a message said that its log was emptied */
+    struct process_usage usage; /* at the last look; its time is 0: none since its start */
+    double cpu, main;           /* cores, lately; and those of its busiest main thread */
+    bool flooded;               /* a message said that its log was emptied */
 };
-
-#define RUN_NO_HOST UINT32_MAX
 
 /* A host of the run, as the run sees it. */
 struct run_site {
@@ -167,6 +163,7 @@ struct run {
     bool best_known;
     struct best best_kept; /* the evaluation of best.weights */
     bool unsaved;          /* a message said that the folder cannot be written */
+    uint32_t again;        /* of a trial: how often a user's program began again */
 };
 
 /* ---- messages, counts, time ---- */
@@ -205,8 +202,6 @@ rp_status run_hosts_change(struct run *self, const char *change, int64_t now_ns,
  * if somebody is in a hurry. */
 int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns);
 bool run_host_ready(const struct run *self, const struct member *member);
-/* Prepares a start on the member's host, which is ready: gives the context of its command line. */
-void run_go_there(struct run *self, struct member *member, struct command_context *out);
 /* Adds up what processes use on each host. */
 void run_hosts_measure(struct run *self, int64_t now_ns);
 /* Gives the cores in use and the cores of all machines that take actors: where one more could run. Without several machines, *cpu and

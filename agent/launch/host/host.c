@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,7 @@ struct host_process {
 
 /* A line, or a file that is read piece by piece as the queue has room. They leave in order. */
 struct host_parcel {
-    struct json_object *line; /* NULL: a file */
+    struct text line; /* empty: a file */
     struct host_file file;
 };
 
@@ -89,7 +90,8 @@ struct host {
 
     zlistx_t *parcels;
     struct host_folder folder;
-    bool refused; /* this connection has sent a file that is not taken, and the log says so */
+    bool has_state; /* this connection has got what learners have saved */
+    bool refused;   /* this connection has sent a file that is not taken, and the log says so */
     struct host_process *processes;
     uint32_t n_processes, numbers;
     bool probing;
@@ -193,7 +195,7 @@ static void parcel_destroy(void **item)
 {
     struct host_parcel *parcel = *item;
     host_file_close(&parcel->file);
-    json_object_put(parcel->line);
+    text_fini(&parcel->line);
     free(parcel);
     *item = NULL;
 }
@@ -230,19 +232,13 @@ static void lose(struct host *self, int64_t now_ns, const char *reason)
 
 /* ---- what the node agent is told: lines and files, in order ---- */
 
-/* Queues a line behind the files and lines before it, and takes the object. False: it is too long. */
-static bool send_line(struct host *self, struct json_object *line)
+/* Queues a line, and the bytes that follow it, behind the files and lines before it. */
+static void send_line(struct host *self, const struct host_line *line, const struct text *bytes)
 {
-    size_t size = 0;
-    json_object_to_json_string_length(line, JSON_C_TO_STRING_PLAIN, &size);
-    if (size + 16 >= HOST_LINE_MOST) {
-        json_object_put(line);
-        return false;
-    }
     struct host_parcel *parcel = need_alloc(sizeof *parcel);
-    *parcel = (struct host_parcel){.line = line, .file.fd = -1};
+    parcel->file.fd = -1;
+    host_line_write(&parcel->line, line, bytes ? bytes->data : NULL, bytes ? bytes->size : 0);
     zlistx_add_end(self->parcels, parcel);
-    return true;
 }
 
 static rp_status queue_file(struct host *self, const char *path, const char *name, rp_error *err)
@@ -260,12 +256,10 @@ static rp_status queue_file(struct host *self, const char *path, const char *nam
 static void feed_first(struct host *self)
 {
     struct host_parcel *parcel = zlistx_first(self->parcels);
-    if (parcel->line) {
-        host_writer_put(&self->writer, parcel->line);
-        parcel->line = NULL;
-    } else if (host_file_send(&parcel->file, &self->writer)) {
+    if (parcel->line.size > 0)
+        host_writer_add(&self->writer, &parcel->line);
+    else if (host_file_send(&parcel->file, &self->writer))
         return;
-    }
     zlistx_delete(self->parcels, zlistx_cursor(self->parcels));
 }
 
@@ -283,17 +277,21 @@ static void feed(struct host *self)
 
 /* ---- what the node agent says ---- */
 
-static void copy_text(char *out, size_t size, struct json_object *line, const char *name)
+static void copy_text(char *out, size_t size, const char *text)
 {
-    const char *text = host_line_text(line, name);
     host_line_clean(out, size, text ? text : "", text ? strlen(text) : 0);
 }
 
 /* Copies a path; one that is too long is left out. */
-static void copy_path(char *out, size_t size, struct json_object *line, const char *name)
+static void copy_path(char *out, size_t size, const char *text)
 {
-    const char *text = host_line_text(line, name);
     snprintf(out, size, "%s", text && text[0] == '/' && strlen(text) < size ? text : "");
+}
+
+/* A number that is missing or out of its bounds becomes the nearest bound. */
+static double within(double value, double least, double most)
+{
+    return fmin(fmax(value, least), most);
 }
 
 /* The node agent is there, and wants to know whom it serves. */
@@ -301,14 +299,13 @@ static void on_here(void *context, const struct host_message *message)
 {
     struct host *self = context;
     char cwd[HOST_PATH];
-    struct json_object *line = host_line_new("hello");
     (void)message;
-    host_line_add_number(line, "protocol", HOST_PROTOCOL);
-    host_line_add_text(line, "version", rp_version());
-    host_line_add_text(line, "here", self->here);
-    host_line_add_text(line, "cwd", getcwd(cwd, sizeof cwd) ? cwd : "");
-    host_line_add_number(line, "lease_ms", self->lease_ns / NS_PER_MS);
-    host_writer_put(&self->writer, line);
+    const struct host_line line = {.type = "hello",
+                                   .version = rp_version(),
+                                   .here = self->here,
+                                   .cwd = getcwd(cwd, sizeof cwd),
+                                   .lease_ms = self->lease_ns / NS_PER_MS};
+    host_writer_put(&self->writer, &line, NULL, 0);
 }
 
 static void on_sending(void *context, const struct host_message *message)
@@ -320,13 +317,14 @@ static void on_sending(void *context, const struct host_message *message)
 
 static void on_ready(void *context, const struct host_message *message)
 {
-    struct json_object *line = message->line;
+    const struct host_line *line = message->line;
     struct host *self = context;
+    struct host_facts *facts = &self->info.facts;
     char version[64];
     if (self->info.state != HOST_CONNECTING)
         return;
-    copy_text(version, sizeof version, line, "version");
-    if (host_line_number(line, "protocol", 0, INT32_MAX) != HOST_PROTOCOL || strcmp(version, rp_version()) != 0) {
+    copy_text(version, sizeof version, line->version);
+    if (strcmp(version, rp_version()) != 0) {
         char reason[256];
         snprintf(reason, sizeof reason,
                  "replay-launch there has version %s, here %s: both machines need the same version", version,
@@ -334,23 +332,22 @@ static void on_ready(void *context, const struct host_message *message)
         lose(self, clock_ns(), reason);
         return;
     }
-    self->info.facts = (struct host_facts){.cores = host_line_real(line, "cores", 0.01, 1e6),
-                                           .memory = host_line_real(line, "memory", 0, 1e18),
-                                           .python = host_line_flag(line, "python")};
-    copy_text(self->info.facts.hostname, sizeof self->info.facts.hostname, line, "hostname");
-    copy_text(self->info.facts.model, sizeof self->info.facts.model, line, "model");
-    copy_text(self->info.facts.address, sizeof self->info.facts.address, line, "address");
-    copy_path(self->info.facts.work, sizeof self->info.facts.work, line, "work");
-    copy_path(self->info.facts.programs, sizeof self->info.facts.programs, line, "programs");
-    copy_path(self->info.facts.here, sizeof self->info.facts.here, line, "here");
+    *facts = (struct host_facts){
+        .cores = within(line->cores, 0.01, 1e6), .memory = within(line->memory, 0, 1e18), .python = line->python};
+    copy_text(facts->hostname, sizeof facts->hostname, line->hostname);
+    copy_text(facts->model, sizeof facts->model, line->model);
+    copy_text(facts->address, sizeof facts->address, line->address);
+    copy_path(facts->work, sizeof facts->work, line->work);
+    copy_path(facts->programs, sizeof facts->programs, line->programs);
+    copy_path(facts->here, sizeof facts->here, line->here);
     self->noise = (struct host_noise){0}; /* what a login prints is no reason for a later loss */
     self->info.times++;
     set_state(self, HOST_READY, clock_ns());
 }
 
-static struct host_process *process_of(struct host *self, struct json_object *line)
+static struct host_process *process_of(struct host *self, const struct host_line *line)
 {
-    return find_process(self, (uint32_t)host_line_number(line, "id", 0, UINT32_MAX));
+    return line->id > 0 && line->id <= UINT32_MAX ? find_process(self, (uint32_t)line->id) : NULL;
 }
 
 static void append_log(const struct host_process *process, const void *bytes, size_t size)
@@ -365,8 +362,8 @@ static void append_log(const struct host_process *process, const void *bytes, si
 static void on_started(void *context, const struct host_message *message)
 {
     struct host_process *process = process_of(context, message->line);
-    if (process)
-        process->pid = (pid_t)host_line_number(message->line, "pid", 0, INT32_MAX);
+    if (process && message->line->pid > 0 && message->line->pid <= INT32_MAX)
+        process->pid = (pid_t)message->line->pid;
 }
 
 static void on_output(void *context, const struct host_message *message)
@@ -387,52 +384,42 @@ static void on_exited(void *context, const struct host_message *message)
 
 static void on_ended(void *context, const struct host_message *message)
 {
-    struct json_object *line = message->line;
+    const char *text = message->line->text;
     struct host_process *process = process_of(context, message->line);
     if (!process || process->ended)
         return;
-    const char *text = host_line_text(line, "text");
     if (text && text[0]) {
         append_log(process, text, strlen(text));
         append_log(process, "\n", 1);
     }
-    process->status = (int)host_line_number(line, "status", 0, UINT16_MAX);
+    process->status = (int)(message->line->status & UINT16_MAX);
     process->ended = true;
-}
-
-static void take_usage(struct host *self, struct json_object *row)
-{
-    int64_t values[3] = {0};
-    if (!json_object_is_type(row, json_type_array) || json_object_array_length(row) != 4)
-        return;
-    for (size_t i = 0; i < 3; i++)
-        values[i] = json_object_get_int64(json_object_array_get_idx(row, i));
-    struct host_process *process = values[0] > 0 ? find_process(self, (uint32_t)values[0]) : NULL;
-    if (!process)
-        return;
-    process->has_usage = true;
-    process->usage.cpu_ns = values[1] > 0 ? values[1] : 0;
-    process->usage.memory = values[2] > 0 ? (uint64_t)values[2] : 0;
-    process->usage.stopped = json_object_get_boolean(json_object_array_get_idx(row, 3));
 }
 
 static void on_usage(void *context, const struct host_message *message)
 {
-    struct json_object *line = message->line;
     struct host *self = context;
-    struct json_object *list = NULL;
-    if (json_object_object_get_ex(line, "list", &list) && json_object_is_type(list, json_type_array))
-        for (size_t i = 0; i < json_object_array_length(list); i++)
-            take_usage(self, json_object_array_get_idx(list, i));
-    self->info.cpu = host_line_real(line, "cpu", 0, 1e6);
+    const struct host_line *line = message->line;
+    struct host_process *process = process_of(self, line);
+    if (!process)
+        return;
+    process->has_usage = true;
+    process->usage = (struct process_usage){.cpu_ns = line->cpu_ns > 0 ? line->cpu_ns : 0,
+                                            .memory = (uint64_t)within(line->memory, 0, 1e18),
+                                            .at_ns = self->heard_ns,
+                                            .stopped = line->stopped};
+}
+
+static void on_load(void *context, const struct host_message *message)
+{
+    struct host *self = context;
+    self->info.cpu = within(message->line->cpu, 0, 1e6);
 }
 
 /* A piece that does not fit the copy here is left out, and the agent sends the file again from its beginning. */
 static void send_again(struct host *self, const char *name)
 {
-    struct json_object *again = host_line_new("again");
-    host_line_add_text(again, "name", name);
-    send_line(self, again);
+    send_line(self, &(struct host_line){.type = "again", .name = name}, NULL);
 }
 
 /* Logs the first file of a connection that is not taken. */
@@ -450,7 +437,7 @@ static void on_file(void *context, const struct host_message *message)
 {
     struct host *self = context;
     rp_error err = {0};
-    const char *name = host_line_text(message->line, "name");
+    const char *name = message->line->name;
     if (name && !owns(self, name)) {
         say_refused(self, name, "it belongs to no process there: names begin with that of their process");
         return;
@@ -466,21 +453,20 @@ static void on_file(void *context, const struct host_message *message)
 static void on_probed(void *context, const struct host_message *message)
 {
     struct host *self = context;
-    struct json_object *line = message->line;
+    const struct host_line *line = message->line;
     if (!self->probing)
         return;
     self->probing = false;
-    self->info.probe = (struct host_probe){
-        .done = true, .ok = host_line_flag(line, "ok"), .ns = host_line_number(line, "ns", 0, 3600 * NS_PER_S)};
-    copy_text(self->info.probe.text, sizeof self->info.probe.text, line, "text");
+    self->info.probe = (struct host_probe){.done = true, .ok = line->ok, .ns = line->ns > 0 ? line->ns : 0};
+    copy_text(self->info.probe.text, sizeof self->info.probe.text, line->text);
     if (self->info.probe.ok)
         self->info.round_trip_ns = self->info.probe.ns;
 }
 
-/* "pong" only shows that the agent is there: any line does. */
 static const struct host_line_handler handlers[] = {
-    {"here", on_here}, {"sending", on_sending}, {"ready", on_ready}, {"started", on_started}, {"output", on_output},
-    {"file", on_file}, {"exited", on_exited},   {"ended", on_ended}, {"usage", on_usage},     {"probed", on_probed},
+    {"here", on_here},     {"sending", on_sending}, {"ready", on_ready},   {"started", on_started},
+    {"output", on_output}, {"file", on_file},       {"exited", on_exited}, {"ended", on_ended},
+    {"usage", on_usage},   {"load", on_load},       {"probed", on_probed},
 };
 
 /* Reads what the carrier has written to its standard error. */
@@ -490,7 +476,7 @@ static void read_errors(struct host *self)
     for (size_t total = 0, n = 1; total < READ_MOST && n > 0; total += n) {
         n = host_reader_fill(&self->errors); /* 0 at the end, too, where a last line may have no end */
         while (host_reader_next(&self->errors, &message))
-            json_object_put(message.line);
+            ;
     }
 }
 
@@ -557,7 +543,7 @@ static void connect_now(struct host *self, int64_t now_ns)
     self->noise = (struct host_noise){0};
     self->eof_ns = self->leave_by_ns = 0;
     self->heard_ns = self->tended_ns = now_ns;
-    self->info.busy = self->info.sent = self->refused = false;
+    self->info.busy = self->info.sent = self->refused = self->has_state = false;
     self->pinged_ns = self->info.moved_ns = 0;
     host_writer_init(&self->writer, self->in);
     host_reader_init(&self->reader, self->out, &self->noise);
@@ -645,7 +631,7 @@ void host_tend(struct host *self, int64_t now_ns)
     int64_t every = self->lease_ns / 4 < PING_NS ? self->lease_ns / 4 : PING_NS;
     if (self->info.state == HOST_READY && now_ns - self->pinged_ns >= every) {
         self->pinged_ns = now_ns;
-        host_writer_put(&self->writer, host_line_new("ping"));
+        host_writer_put(&self->writer, &(struct host_line){.type = "ping"}, NULL, 0);
     }
     if (self->in >= 0)
         feed(self);
@@ -661,7 +647,7 @@ void host_close(struct host *self)
 {
     self->reopen = false;
     if (self->in >= 0) {
-        host_writer_put(&self->writer, host_line_new("bye"));
+        host_writer_put(&self->writer, &(struct host_line){.type = "bye"}, NULL, 0);
         host_writer_flush(&self->writer);
         disconnect(self, clock_ns());
     }
@@ -712,21 +698,35 @@ void host_destroy(struct host **self)
 
 /* ---- the place of processes there ---- */
 
-/* A process goes on with its own files (NAME.jsonl), wherever it ran before: they are sent ahead of it. */
-static void send_own_files(struct host *self, const char *name)
+/* Sends the files of the run's folder that have this name before their first dot. */
+static void send_files(struct host *self, const char *name)
 {
     size_t length = strlen(name);
     DIR *folder = opendir(self->folder.path);
     for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        char path[1024];
+        char path[1024], quoted[2 * sizeof((rp_error *)0)->text];
+        rp_error err = {0};
         if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.' ||
             text_ends(entry->d_name, ".tmp"))
             continue;
         snprintf(path, sizeof path, "%s/%s", self->folder.path, entry->d_name);
-        queue_file(self, path, entry->d_name, NULL);
+        if (queue_file(self, path, entry->d_name, &err) != RP_OK && err.status != RP_NOT_FOUND)
+            log_line(LEVEL_WARN, "A0430", "a host does not get a file", "host=%s file=%s reason=%s", self->info.name,
+                     entry->d_name, log_quote(quoted, sizeof quoted, err.text));
     }
     if (folder)
         closedir(folder);
+}
+
+/* A process goes on with its own files (NAME.jsonl), wherever it ran before: they are sent ahead of it. So is what a learner has saved,
+ * unless this connection has got it already: what is there then is newer. */
+static void send_own_files(struct host *self, const char *name)
+{
+    send_files(self, name);
+    if (strncmp(name, "learner", 7) != 0 || self->has_state)
+        return;
+    self->has_state = true;
+    send_files(self, "learner"); /* learner.weights, and what a learner of the user's keeps beside it */
 }
 
 static rp_status start_there(struct process_place *place, struct process *process,
@@ -736,21 +736,25 @@ static rp_status start_there(struct process_place *place, struct process *proces
     if (self->info.state != HOST_READY)
         return err_set(err, RP_UNAVAILABLE, "%s cannot be started: host %s is %s", process->name, self->info.name,
                        host_state_names[self->info.state]);
+    struct text words = {0};
+    int64_t n = 0;
+    for (const char *const *word = options->argv; *word; word++, n++)
+        text_put(&words, *word, strlen(*word) + 1);
+    for (const char *const *word = options->environment; word && *word; word++)
+        text_put(&words, *word, strlen(*word) + 1);
+    if (words.size > HOST_DATA_MOST) {
+        text_fini(&words);
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "%s cannot be started on host %s: its arguments and environment are longer than %u bytes",
+                       process->name, self->info.name, HOST_DATA_MOST);
+    }
     struct host_process *entry = add_process(self);
     snprintf(entry->log, sizeof entry->log, "%s", process->log);
     snprintf(entry->name, sizeof entry->name, "%s", process->name);
-    struct json_object *line = host_line_new("start");
-    host_line_add_number(line, "id", entry->number);
-    host_line_add_text(line, "name", process->name);
-    host_line_add_list(line, "argv", options->argv);
-    host_line_add_list(line, "env", options->environment);
     send_own_files(self, process->name);
-    if (!send_line(self, line)) {
-        forget(self, entry);
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "%s cannot be started on host %s: its arguments and environment are longer than %u bytes",
-                       process->name, self->info.name, HOST_LINE_MOST);
-    }
+    send_line(self, &(struct host_line){.type = "start", .id = entry->number, .name = process->name, .words = n},
+              &words);
+    text_fini(&words);
     process->number = entry->number;
     return RP_OK;
 }
@@ -776,10 +780,7 @@ static void end_there(struct process_place *place, const struct process *process
     struct host *self = (struct host *)place;
     if (self->info.state != HOST_READY)
         return;
-    struct json_object *line = host_line_new("end");
-    host_line_add_number(line, "id", process->number);
-    host_line_add_flag(line, "kill", kill);
-    send_line(self, line);
+    send_line(self, &(struct host_line){.type = "end", .id = process->number, .kill = kill}, NULL);
 }
 
 static bool usage(struct process_place *place, const struct process *process, struct process_usage *out)
@@ -834,11 +835,9 @@ rp_status host_send_file(struct host *self, const char *path, const char *name, 
 rp_status host_probe(struct host *self, const char *endpoint, rp_error *err)
 {
     RP_TRY(need_ready(self, err));
-    struct json_object *line = host_line_new("probe");
-    host_line_add_text(line, "endpoint", endpoint);
     self->info.probe = (struct host_probe){0};
     self->probing = true;
-    send_line(self, line);
+    send_line(self, &(struct host_line){.type = "probe", .endpoint = endpoint}, NULL);
     return RP_OK;
 }
 

@@ -54,13 +54,13 @@ bool host_file_send(struct host_file *self, struct host_writer *writer)
     ssize_t n = pread(self->fd, bytes, left < (int64_t)sizeof bytes ? (size_t)left : sizeof bytes, self->offset);
     bool cut = n < 0 || (n == 0 && left > 0), last = cut || n >= left;
     if (!cut) {
-        struct json_object *line = host_line_new("file");
-        host_line_add_text(line, "name", self->name);
-        host_line_add_number(line, "mode", self->info.st_mode & 0777);
-        host_line_add_number(line, "offset", self->offset);
-        host_line_add_flag(line, "replace", self->replace);
-        host_line_add_flag(line, "last", last);
-        host_writer_put_data(writer, line, bytes, (size_t)n);
+        const struct host_line line = {.type = "file",
+                                       .name = self->name,
+                                       .mode = self->info.st_mode & 0777,
+                                       .offset = self->offset,
+                                       .replace = self->replace,
+                                       .last = last};
+        host_writer_put(writer, &line, bytes, (size_t)n);
         self->offset += n;
     }
     if (last)
@@ -217,12 +217,12 @@ static rp_status host_file_append(struct host_folder *self, const char *name, co
 rp_status host_folder_take(struct host_folder *self, const struct host_message *piece, mode_t mode, struct stat *info,
                            rp_error *err)
 {
-    const char *name = host_line_text(piece->line, "name");
-    int64_t offset = host_line_number(piece->line, "offset", 0, INT64_MAX);
+    const char *name = piece->line->name;
+    int64_t offset = piece->line->offset > 0 ? piece->line->offset : 0;
     if (!host_file_allows(name))
         return err_set(err, RP_INVALID_ARGUMENT, "'%.200s' is no name of a file that may be written here",
                        name ? name : "");
-    if (!host_line_flag(piece->line, "replace"))
+    if (!piece->line->replace)
         return host_file_append(self, name, piece->bytes, piece->size, offset, err);
     if (offset == 0)
         RP_TRY(begin(self, name, mode, err));
@@ -234,5 +234,5 @@ rp_status host_folder_take(struct host_folder *self, const struct host_message *
         return status;
     }
     self->size += (int64_t)piece->size;
-    return host_line_flag(piece->line, "last") ? finish(self, info, err) : RP_OK;
+    return piece->line->last ? finish(self, info, err) : RP_OK;
 }

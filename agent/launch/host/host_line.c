@@ -1,12 +1,14 @@
 #include "agent/launch/host/host_line.h"
 
 #include <errno.h>
+#include <json-c/json.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/base/json_map.h"
 #include "proto/base/need.h"
 #include "proto/base/utf8.h"
 
@@ -15,110 +17,88 @@
 #define HOST_LINE_DEPTH_MOST 16 /* of nested JSON */
 #define READER_SIZE (2 * (size_t)HOST_LINE_MOST)
 
-/* ---- objects ---- */
+/* ---- what a line says ---- */
 
-struct json_object *host_line_new(const char *type)
+enum member { MEMBER_TEXT, MEMBER_NUMBER, MEMBER_REAL, MEMBER_FLAG };
+
+#define MEMBER_OF(member)                                                                                              \
+    _Generic(((struct host_line *)0)->member, const char *: MEMBER_TEXT, int64_t: MEMBER_NUMBER, double: MEMBER_REAL,  \
+             bool: MEMBER_FLAG)
+#define ROW(member)                                                                                                    \
+    {                                                                                                                  \
+        .name = #member, .kind = MEMBER_OF(member), .offset = offsetof(struct host_line, member)                       \
+    }
+static const struct {
+    const char *name;
+    enum member kind;
+    size_t offset;
+} rows[] = {
+    ROW(type),   ROW(id),       ROW(lease_ms), ROW(version),  ROW(here),   ROW(cwd),     ROW(hostname), ROW(model),
+    ROW(work),   ROW(programs), ROW(address),  ROW(cores),    ROW(memory), ROW(python),  ROW(name),     ROW(words),
+    ROW(pid),    ROW(status),   ROW(kill),     ROW(text),     ROW(cpu_ns), ROW(stopped), ROW(cpu),      ROW(mode),
+    ROW(offset), ROW(replace),  ROW(last),     ROW(endpoint), ROW(ok),     ROW(ns),
+};
+#define N_ROWS (sizeof rows / sizeof rows[0])
+
+/* Returns what is written for a member; NULL: nothing is. */
+static struct json_object *make_member(enum member kind, const void *at)
 {
-    struct json_object *line = json_object_new_object();
-    host_line_add_text(line, "type", type);
-    return line;
+    switch (kind) {
+    case MEMBER_TEXT:
+        return *(const char *const *)at ? json_object_new_string(*(const char *const *)at) : NULL;
+    case MEMBER_NUMBER:
+        return *(const int64_t *)at ? json_object_new_int64(*(const int64_t *)at) : NULL;
+    case MEMBER_REAL:
+        return isnormal(*(const double *)at) ? json_object_new_double(*(const double *)at) : NULL;
+    case MEMBER_FLAG:
+        break;
+    }
+    return *(const bool *)at ? json_object_new_boolean(true) : NULL;
 }
 
-void host_line_add_text(struct json_object *line, const char *name, const char *text)
+static void read_member(enum member kind, struct json_object *value, void *at)
 {
-    json_object_object_add(line, name, json_object_new_string(text));
+    const char *text = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : NULL;
+    bool whole = text && strlen(text) == (size_t)json_object_get_string_len(value);
+    if (kind == MEMBER_TEXT)
+        *(const char **)at = whole ? text : NULL;
+    else if (kind == MEMBER_NUMBER)
+        *(int64_t *)at = json_object_is_type(value, json_type_int) ? json_object_get_int64(value) : 0;
+    else if (kind == MEMBER_REAL)
+        *(double *)at = json_map_real(value, 0);
+    else
+        *(bool *)at = json_object_is_type(value, json_type_boolean) && json_object_get_boolean(value);
 }
 
-void host_line_add_number(struct json_object *line, const char *name, int64_t value)
-{
-    json_object_object_add(line, name, json_object_new_int64(value));
-}
-
-void host_line_add_real(struct json_object *line, const char *name, double value)
-{
-    json_object_object_add(line, name, json_object_new_double(isfinite(value) ? value : 0.0));
-}
-
-void host_line_add_flag(struct json_object *line, const char *name, bool value)
-{
-    json_object_object_add(line, name, json_object_new_boolean(value));
-}
-
-void host_line_add_list(struct json_object *line, const char *name, const char *const *list)
-{
-    struct json_object *array = json_object_new_array();
-    for (size_t i = 0; list && list[i]; i++)
-        json_object_array_add(array, json_object_new_string(list[i]));
-    json_object_object_add(line, name, array);
-}
-
-static struct json_object *member(struct json_object *line, const char *name)
+static struct json_object *member(struct json_object *object, const char *name)
 {
     struct json_object *value = NULL;
-    return json_object_object_get_ex(line, name, &value) ? value : NULL;
+    return json_object_object_get_ex(object, name, &value) ? value : NULL;
 }
 
-static const char *text_of(struct json_object *value)
+void host_line_write(struct text *out, const struct host_line *line, const void *bytes, size_t size)
 {
-    if (!json_object_is_type(value, json_type_string))
-        return NULL;
-    const char *text = json_object_get_string(value);
-    return text && strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
-}
-
-const char *host_line_text(struct json_object *line, const char *name)
-{
-    return text_of(member(line, name));
-}
-
-int64_t host_line_number(struct json_object *line, const char *name, int64_t least, int64_t most)
-{
-    struct json_object *value = member(line, name);
-    int64_t number = json_object_is_type(value, json_type_int) ? json_object_get_int64(value) : least;
-    return number < least ? least : number > most ? most : number;
-}
-
-double host_line_real(struct json_object *line, const char *name, double least, double most)
-{
-    struct json_object *value = member(line, name);
-    bool number = json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int);
-    double real = number ? json_object_get_double(value) : least;
-    return !(real >= least) ? least : fmin(real, most);
-}
-
-bool host_line_flag(struct json_object *line, const char *name)
-{
-    struct json_object *value = member(line, name);
-    return json_object_is_type(value, json_type_boolean) && json_object_get_boolean(value);
-}
-
-const char **host_line_list(struct json_object *line, const char *name)
-{
-    struct json_object *array = member(line, name);
-    if (!json_object_is_type(array, json_type_array))
-        return NULL;
-    size_t n = json_object_array_length(array);
-    const char **list = need_alloc((n + 1) * sizeof *list);
-    for (size_t i = 0; i < n; i++) {
-        list[i] = text_of(json_object_array_get_idx(array, i));
-        if (!list[i]) {
-            free(list);
-            return NULL;
-        }
+    struct json_object *object = json_object_new_object();
+    for (size_t i = 0; i < N_ROWS; i++) {
+        struct json_object *value = make_member(rows[i].kind, (const char *)line + rows[i].offset);
+        if (value)
+            json_object_object_add(object, rows[i].name, value);
     }
-    return list;
+    if (size > 0)
+        json_object_object_add(object, "bytes", json_object_new_int64((int64_t)size));
+    text_add(out, MARK "%s\n",
+             json_object_to_json_string_ext(object, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+    text_put(out, bytes, size);
+    json_object_put(object);
 }
 
-void host_line_dispatch(const struct host_line_handler *table, size_t n, void *self, struct host_message *message)
+void host_line_dispatch(const struct host_line_handler *table, size_t n, void *self, const struct host_message *message)
 {
-    const char *type = host_line_text(message->line, "type");
-    for (size_t i = 0; type && i < n; i++) {
-        if (strcmp(table[i].type, type) == 0) {
+    for (size_t i = 0; message->line->type && i < n; i++)
+        if (strcmp(table[i].type, message->line->type) == 0) {
             table[i].handle(self, message);
-            break;
+            return;
         }
-    }
-    json_object_put(message->line);
 }
 
 /* ---- noise ---- */
@@ -168,7 +148,7 @@ void host_reader_init(struct host_reader *self, int fd, struct host_noise *noise
 
 void host_reader_fini(struct host_reader *self)
 {
-    json_object_put(self->line);
+    json_object_put(self->object);
     free(self->data);
     *self = (struct host_reader){.fd = -1, .ended = true};
 }
@@ -204,16 +184,23 @@ static struct json_object *parse(const char *text, size_t size)
 }
 
 /* The mark may follow noise that did not end its line. */
-static struct json_object *take_line(struct host_reader *self, const char *line, size_t size)
+static void take_line(struct host_reader *self, const char *line, size_t size)
 {
     if (size > 0 && line[size - 1] == '\r')
         size--;
     const char *mark = memmem(line, size, MARK "{", MARK_SIZE + 1);
     size_t before = mark ? (size_t)(mark - line) : size;
-    struct json_object *object = mark ? parse(mark + MARK_SIZE, size - before - MARK_SIZE) : NULL;
     if (before > 0) /* a damaged object says nothing to people: the connection broke in the middle of it */
         add_noise(self->noise, line, before);
-    return object;
+    json_object_put(self->object);
+    self->object = mark ? parse(mark + MARK_SIZE, size - before - MARK_SIZE) : NULL;
+    struct json_object *bytes = member(self->object, "bytes");
+    int64_t follows = json_object_is_type(bytes, json_type_int) ? json_object_get_int64(bytes) : 0;
+    for (size_t i = 0; i < N_ROWS; i++)
+        read_member(rows[i].kind, member(self->object, rows[i].name), (char *)&self->line + rows[i].offset);
+    self->follows = follows > 0 ? (size_t)follows : 0;
+    self->pending =
+        self->object && self->follows <= HOST_DATA_MOST; /* nobody of ours writes more: what follows is noise */
 }
 
 /* Returns the size of the next line; SIZE_MAX: there is no whole line. Without an end, the last line ends with the stream. */
@@ -231,7 +218,7 @@ static size_t next_line(struct host_reader *self, size_t *skip)
 static bool find_object(struct host_reader *self)
 {
     size_t skip, size;
-    while (!self->line && self->data && (size = next_line(self, &skip)) != SIZE_MAX) {
+    while (!self->pending && self->data && (size = next_line(self, &skip)) != SIZE_MAX) {
         const char *line = self->data + self->at;
         bool cut = skip == 0 && !self->ended, beheaded = self->skip;
         self->at += size + skip;
@@ -239,14 +226,9 @@ static bool find_object(struct host_reader *self)
         if (cut || beheaded || size >= HOST_LINE_MOST)
             add_noise(self->noise, line, beheaded ? 0 : size);
         else
-            self->line = take_line(self, line, size);
-        self->follows = self->line ? (size_t)host_line_number(self->line, "bytes", 0, INT32_MAX) : 0;
-        if (self->follows > HOST_DATA_MOST) { /* nobody of ours writes that: what follows is noise */
-            json_object_put(self->line);
-            self->line = NULL;
-        }
+            take_line(self, line, size);
     }
-    return self->line != NULL;
+    return self->pending;
 }
 
 bool host_reader_next(struct host_reader *self, struct host_message *out)
@@ -254,12 +236,12 @@ bool host_reader_next(struct host_reader *self, struct host_message *out)
     if (!find_object(self) || self->used - self->at < self->follows)
         return false;
     *out = (struct host_message){
-        .line = self->line,
+        .line = &self->line,
         .bytes = self->follows > 0 ? (const uint8_t *)self->data + self->at : NULL,
         .size = self->follows,
     };
     self->at += self->follows;
-    self->line = NULL;
+    self->pending = false;
     return true;
 }
 
@@ -286,44 +268,31 @@ bool host_writer_empty(const struct host_writer *self)
     return self->queue.size == self->sent;
 }
 
-static void add_bytes(struct host_writer *self, const void *bytes, size_t size)
+bool host_writer_add(struct host_writer *self, const struct text *lines)
 {
     struct text *queue = &self->queue;
-    if (self->broken || size == 0)
-        return;
-    if (self->sent > 0 && queue->size + size > queue->capacity) {
+    if (self->broken)
+        return false;
+    if (self->sent > 0 && queue->size + lines->size > queue->capacity) {
         queue->size -= self->sent;
         memmove(queue->data, queue->data + self->sent, queue->size);
         self->sent = 0;
     }
-    if (queue->size - self->sent + size <= HOST_QUEUE_HARD)
-        text_put(queue, bytes, size);
+    if (queue->size - self->sent + lines->size <= HOST_QUEUE_HARD)
+        text_put(queue, lines->data, lines->size);
     else
         self->broken = true; /* the other side has not read for long */
     self->broken |= queue->failed;
+    return !self->broken;
 }
 
-bool host_writer_put_data(struct host_writer *self, struct json_object *line, const void *bytes, size_t size)
+bool host_writer_put(struct host_writer *self, const struct host_line *line, const void *bytes, size_t size)
 {
-    const int style = JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE;
-    size_t length = 0;
-    if (size > 0)
-        host_line_add_number(line, "bytes", (int64_t)size);
-    const char *text = json_object_to_json_string_length(line, style, &length);
-    bool fits = MARK_SIZE + length + 1 <= HOST_LINE_MOST;
-    if (fits) {
-        add_bytes(self, MARK, MARK_SIZE);
-        add_bytes(self, text, length);
-        add_bytes(self, "\n", 1);
-        add_bytes(self, bytes, size);
-    }
-    json_object_put(line);
-    return fits && !self->broken;
-}
-
-bool host_writer_put(struct host_writer *self, struct json_object *line)
-{
-    return host_writer_put_data(self, line, NULL, 0);
+    struct text text = {0};
+    host_line_write(&text, line, bytes, size);
+    bool put = host_writer_add(self, &text);
+    text_fini(&text);
+    return put;
 }
 
 void host_writer_flush(struct host_writer *self)

@@ -4,42 +4,55 @@
 #ifndef AGENT_LAUNCH_HOST_LINE_H
 #define AGENT_LAUNCH_HOST_LINE_H
 
-#include <json-c/json.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "proto/base/text.h"
 
-#define HOST_PROTOCOL 1
+struct json_object; /* json-c */
+
 #define HOST_LINE_MOST 65536u         /* bytes of a line with its end */
 #define HOST_DATA_MOST 32768u         /* bytes that may follow a line */
 #define HOST_QUEUE_SOFT (256u * 1024) /* output and files wait while more bytes than this are queued */
 #define HOST_QUEUE_HARD (16u * 1024 * 1024)
 
-/* ---- objects ---- */
+/* ---- what a line says ---- */
 
-/* Returns a new object with its type. */
-struct json_object *host_line_new(const char *type);
-void host_line_add_text(struct json_object *line, const char *name, const char *text);
-void host_line_add_number(struct json_object *line, const char *name, int64_t value);
-void host_line_add_real(struct json_object *line, const char *name, double value);
-void host_line_add_flag(struct json_object *line, const char *name, bool value);
-void host_line_add_list(struct json_object *line, const char *name, const char *const *list);
+/* Lines of all types, in both directions. A member that is 0, false or NULL is not written, and one that is missing, or of another
+ * type, is read as that; a text with a NUL is none. The texts of a line that was read belong to the reader. */
+struct host_line {
+    const char *type;
+    int64_t id; /* of a process: its number in its place */
+    /* ---- hello, ready: the two sides */
+    int64_t lease_ms;
+    const char *version, *here, *cwd, *hostname, *model, *work, *programs, *address;
+    double cores, memory; /* also what a process uses */
+    bool python;
+    /* ---- start (its bytes are words, each with a NUL: so many of the command, then the environment), started, end, ended */
+    const char *name;
+    int64_t words, pid, status;
+    bool kill;
+    const char *text; /* why it has failed */
+    /* ---- usage, load */
+    int64_t cpu_ns;
+    bool stopped;
+    double cpu; /* cores of all programs */
+    /* ---- file, again: beside its name */
+    int64_t mode, offset;
+    bool replace, last;
+    /* ---- probe, probed: beside its text */
+    const char *endpoint;
+    bool ok;
+    int64_t ns;
+};
+/* Adds a line as it is sent, and the bytes that follow it, at most HOST_DATA_MOST. */
+void host_line_write(struct text *out, const struct host_line *line, const void *bytes, size_t size);
 
-/* Returns a text member; NULL: there is none, or it contains a NUL. Borrowed from the object. */
-const char *host_line_text(struct json_object *line, const char *name);
-/* A number that is missing, not finite or out of its bounds becomes the nearest bound; missing: least. */
-int64_t host_line_number(struct json_object *line, const char *name, int64_t least, int64_t most);
-double host_line_real(struct json_object *line, const char *name, double least, double most);
-bool host_line_flag(struct json_object *line, const char *name);
-/* Returns a NULL-terminated list of texts that borrows them from the object: free(). NULL: not such a list. */
-const char **host_line_list(struct json_object *line, const char *name);
-
-/* A line as a reader gives it, with the bytes that followed it. */
+/* A line as a reader gives it, with the bytes that followed it: valid until the reader is used again. */
 struct host_message {
-    struct json_object *line;
-    const uint8_t *bytes; /* valid until the reader is used again; NULL: none followed */
+    const struct host_line *line;
+    const uint8_t *bytes; /* NULL: none followed */
     size_t size;
 };
 /* What to do with a line of a type. */
@@ -47,8 +60,9 @@ struct host_line_handler {
     const char *type;
     void (*handle)(void *self, const struct host_message *message);
 };
-/* Calls the handler of the line's type, if there is one, and frees the line. */
-void host_line_dispatch(const struct host_line_handler *table, size_t n, void *self, struct host_message *message);
+/* Calls the handler of the line's type, if there is one. */
+void host_line_dispatch(const struct host_line_handler *table, size_t n, void *self,
+                        const struct host_message *message);
 
 /* Copies a text that people read: without control characters and leading blanks, valid UTF-8. Returns its length. */
 size_t host_line_clean(char *out, size_t size, const char *text, size_t length);
@@ -70,9 +84,11 @@ struct host_reader {
     int fd; /* borrowed, non-blocking */
     char *data;
     size_t at, used;
-    struct json_object *line; /* whose bytes have not all arrived yet; NULL: none */
-    size_t follows;           /* number of those bytes */
-    bool skip;                /* the line at `at` has lost its beginning */
+    struct json_object *object; /* that has the texts of the line */
+    struct host_line line;
+    bool pending;   /* the bytes of the line have not all arrived yet */
+    size_t follows; /* number of those bytes */
+    bool skip;      /* the line at `at` has lost its beginning */
     bool ended;
     struct host_noise *noise;
 };
@@ -80,7 +96,7 @@ void host_reader_init(struct host_reader *self, int fd, struct host_noise *noise
 void host_reader_fini(struct host_reader *self);
 /* Reads once. Returns the number of bytes; 0: there is nothing now, or never again (ended). */
 size_t host_reader_fill(struct host_reader *self);
-/* Gives the next line; its owner frees it (json_object_put). False: no whole line is left. */
+/* Gives the next line. False: no whole line is left. */
 bool host_reader_next(struct host_reader *self, struct host_message *out);
 
 /* ---- writer ---- */
@@ -96,10 +112,10 @@ void host_writer_fini(struct host_writer *self);
 /* True if output and files may be queued now. */
 bool host_writer_room(const struct host_writer *self);
 bool host_writer_empty(const struct host_writer *self);
-/* Queues a line and takes the object. False: the line is too long, or the connection is broken. */
-bool host_writer_put(struct host_writer *self, struct json_object *line);
-/* The same for a line and the bytes that follow it, at most HOST_DATA_MOST. */
-bool host_writer_put_data(struct host_writer *self, struct json_object *line, const void *bytes, size_t size);
+/* Queues what host_line_write has made. False: the connection is broken. */
+bool host_writer_add(struct host_writer *self, const struct text *lines);
+/* Queues a line, and the bytes that follow it. */
+bool host_writer_put(struct host_writer *self, const struct host_line *line, const void *bytes, size_t size);
 /* Writes what the other side takes now. */
 void host_writer_flush(struct host_writer *self);
 

@@ -37,9 +37,8 @@
 #define STANDARD_POLLS 4u
 #define ALIVE_SHARE 15 /* signs of life for the guard in a lease */
 #define CHILDREN_MOST 4096u
-#define USAGE_ROWS 512u /* that fit on a line */
-#define END_TURNS 2000  /* of a millisecond: how long killed processes may take to be gone */
-#define REACH_S 5       /* for a connection to an address of home */
+#define END_TURNS 2000 /* of a millisecond: how long killed processes may take to be gone */
+#define REACH_S 5      /* for a connection to an address of home */
 /* The mirror: files that it knows, the time between two passes, and pieces in one turn (so that output of processes gets through as
  * well). */
 #define NODE_FILES_MOST 16384u
@@ -48,7 +47,7 @@
 #define PIECES_MOST 4
 
 struct node_child {
-    uint32_t id;
+    int64_t id;
     struct process process;
     int output;    /* our end of its pipe; -1: closed */
     int status;    /* after its end */
@@ -304,30 +303,9 @@ static void find_programs(char *out, size_t size)
         *slash = '\0';
 }
 
-/* Fills in what "ready" says. */
-static void add_facts(struct node *self, struct json_object *line)
-{
-    char hostname[256] = "", model[160], programs[512], package[600], address[64] = "";
-    const char *connection = getenv("SSH_CONNECTION");
-    gethostname(hostname, sizeof hostname - 1);
-    find_programs(programs, sizeof programs);
-    snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs);
-    if (connection)
-        snprintf(address, sizeof address, "%.*s", (int)strcspn(connection, " "), connection);
-    host_line_add_text(line, "hostname", hostname);
-    host_line_add_text(line, "model", machine_model(model, sizeof model));
-    host_line_add_real(line, "cores", machine_cores());
-    host_line_add_real(line, "memory", machine_memory());
-    host_line_add_text(line, "work", self->work);
-    host_line_add_text(line, "programs", programs);
-    host_line_add_text(line, "here", self->here);
-    host_line_add_text(line, "address", address);
-    host_line_add_flag(line, "python", access(package, R_OK) == 0);
-}
-
 /* ---- processes ---- */
 
-static struct node_child *find_child(struct node *self, uint32_t id)
+static struct node_child *find_child(struct node *self, int64_t id)
 {
     for (uint32_t i = 0; i < self->n; i++)
         if (self->children[i]->id == id)
@@ -335,14 +313,8 @@ static struct node_child *find_child(struct node *self, uint32_t id)
     return NULL;
 }
 
-static void report_end(struct node *self, uint32_t id, int status, const char *text)
-{
-    struct json_object *line = host_line_new("ended");
-    host_line_add_number(line, "id", id);
-    host_line_add_number(line, "status", status);
-    host_line_add_text(line, "text", text);
-    host_writer_put(&self->writer, line);
-}
+/* Says something that needs no bytes. */
+#define say(self, ...) host_writer_put(&(self)->writer, &(struct host_line){__VA_ARGS__}, NULL, 0)
 
 /* Starts a process whose output goes into a pipe, which is read only while the connection has room. */
 static rp_status start(struct node *self, struct node_child *child, const char *name, const char *const *argv,
@@ -366,35 +338,47 @@ static rp_status start(struct node *self, struct node_child *child, const char *
     return status;
 }
 
+/* The words of an order to start: those of the command, NULL, the environment, NULL. They lie in the message; NULL: it is damaged. */
+static const char **split_words(const struct host_message *message)
+{
+    const char *at = (const char *)message->bytes, *end = at + message->size;
+    if (message->size == 0 || end[-1] != '\0' || message->line->words <= 0)
+        return NULL;
+    const char **list = need_alloc((message->size + 2) * sizeof *list);
+    int64_t n = 0;
+    for (size_t i = 0; at < end; at += strlen(at) + 1) {
+        list[i++] = at;
+        i += ++n == message->line->words;
+    }
+    if (n >= message->line->words)
+        return list;
+    free(list);
+    return NULL;
+}
+
 static void on_start(void *context, const struct host_message *message)
 {
     struct node *self = context;
-    struct json_object *line = message->line;
-    uint32_t id = (uint32_t)host_line_number(line, "id", 0, UINT32_MAX);
-    const char *name = host_line_text(line, "name");
-    const char **argv = host_line_list(line, "argv"), **environment = host_line_list(line, "env");
+    const struct host_line *line = message->line;
+    const char **words = split_words(message);
     rp_error err = {0};
-    bool valid = name && name[0] && argv && argv[0] && !find_child(self, id);
+    bool valid = line->name && line->name[0] && words && !find_child(self, line->id);
     if (valid && self->n < CHILDREN_MOST) {
         struct node_child *child = need_alloc(sizeof *child);
-        *child = (struct node_child){.id = id, .output = -1};
+        *child = (struct node_child){.id = line->id, .output = -1};
         self->children = need_resize(self->children, self->n + 1, sizeof *self->children);
         self->children[self->n++] = child;
-        if (start(self, child, name, argv, environment, &err) == RP_OK) {
-            struct json_object *started = host_line_new("started");
-            host_line_add_number(started, "id", id);
-            host_line_add_number(started, "pid", child->process.pid);
-            host_writer_put(&self->writer, started);
+        if (start(self, child, line->name, words, words + line->words + 1, &err) == RP_OK) {
+            say(self, .type = "started", .id = line->id, .pid = child->process.pid);
         } else {
             child->status = 127 << 8;
             snprintf(child->text, sizeof child->text, "%s", err.text);
         }
     } else {
-        report_end(self, id, 126 << 8,
-                   valid ? "the node agent has no room for one more process" : "the order to start is damaged");
+        say(self, .type = "ended", .id = line->id, .status = 126 << 8,
+            .text = valid ? "the node agent has no room for one more process" : "the order to start is damaged");
     }
-    free(argv);
-    free(environment);
+    free(words);
 }
 
 /* Forwards what one child has printed, at most one line's worth. True: there may be more. */
@@ -406,9 +390,7 @@ static bool forward(struct node *self, struct node_child *child)
         n = read(child->output, bytes, sizeof bytes);
     while (n < 0 && errno == EINTR);
     if (n > 0) {
-        struct json_object *line = host_line_new("output");
-        host_line_add_number(line, "id", child->id);
-        host_writer_put_data(&self->writer, line, bytes, (size_t)n);
+        host_writer_put(&self->writer, &(struct host_line){.type = "output", .id = child->id}, bytes, (size_t)n);
         return true;
     }
     /* A program that left the group may hold the pipe of a process that has ended: it is not waited for. */
@@ -448,12 +430,9 @@ static void tend_children(struct node *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
         struct node_child *child = self->children[i];
-        if (process_ended(&child->process, &child->status)) {
-            /* The end itself is told at once: what the process has written may take long to follow. */
-            struct json_object *line = host_line_new("exited");
-            host_line_add_number(line, "id", child->id);
-            host_writer_put(&self->writer, line);
-        }
+        if (process_ended(&child->process,
+                          &child->status)) /* told at once: what it has written may take long to follow */
+            say(self, .type = "exited", .id = child->id);
     }
     forward_all(self);
     for (uint32_t i = 0; i < self->n;) {
@@ -462,43 +441,25 @@ static void tend_children(struct node *self)
             i++;
             continue;
         }
-        report_end(self, child->id, child->status, child->text);
+        say(self, .type = "ended", .id = child->id, .status = child->status, .text = child->text);
         free(child);
         self->children[i] = self->children[--self->n];
     }
 }
 
-/* Adds what a child uses to the list. */
-static void add_usage(const struct node_child *child, struct json_object *list)
-{
-    struct process_usage usage;
-    if (!process_usage(&child->process, &usage))
-        return;
-    struct json_object *row = json_object_new_array();
-    json_object_array_add(row, json_object_new_int64(child->id));
-    json_object_array_add(row, json_object_new_int64(usage.cpu_ns));
-    json_object_array_add(row, json_object_new_int64((int64_t)usage.memory));
-    json_object_array_add(row, json_object_new_boolean(usage.stopped));
-    json_object_array_add(list, row);
-}
-
 static void report_usage(struct node *self, int64_t now_ns)
 {
+    struct machine_load load;
+    struct process_usage usage;
     if (now_ns - self->usage_ns < USAGE_NS)
         return;
     self->usage_ns = now_ns;
-    struct machine_load load;
-    double busy = machine_load_read(&load) ? machine_load_busy(&self->load, &load) : 0.0;
+    say(self, .type = "load", .cpu = machine_load_read(&load) ? machine_load_busy(&self->load, &load) : 0.0);
     self->load = load;
-    uint32_t at = 0;
-    do {
-        struct json_object *line = host_line_new("usage"), *list = json_object_new_array();
-        for (uint32_t end = at + USAGE_ROWS; at < self->n && at < end; at++)
-            add_usage(self->children[at], list);
-        json_object_object_add(line, "list", list);
-        host_line_add_real(line, "cpu", busy);
-        host_writer_put(&self->writer, line);
-    } while (at < self->n);
+    for (uint32_t i = 0; i < self->n; i++)
+        if (process_usage(&self->children[i]->process, &usage))
+            say(self, .type = "usage", .id = self->children[i]->id, .cpu_ns = usage.cpu_ns,
+                .memory = (double)usage.memory, .stopped = usage.stopped);
 }
 
 /* Kills all, and waits for their ends. */
@@ -534,41 +495,49 @@ static bool is_folder(const char *path)
     return path && path[0] == '/' && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+/* Answers with the facts of this machine. */
+static void say_ready(struct node *self)
+{
+    char hostname[256] = "", model[160], programs[512], package[600], address[64] = "";
+    const char *connection = getenv("SSH_CONNECTION");
+    gethostname(hostname, sizeof hostname - 1);
+    find_programs(programs, sizeof programs);
+    snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs);
+    if (connection)
+        snprintf(address, sizeof address, "%.*s", (int)strcspn(connection, " "), connection);
+    say(self, .type = "ready", .version = rp_version(), .hostname = hostname,
+        .model = machine_model(model, sizeof model), .cores = machine_cores(), .memory = machine_memory(),
+        .work = self->work, .programs = programs, .here = self->here, .address = address,
+        .python = access(package, R_OK) == 0);
+}
+
 static void on_hello(void *context, const struct host_message *message)
 {
-    struct json_object *line = message->line;
+    const struct host_line *line = message->line;
     struct node *self = context;
-    const char *here = host_line_text(line, "here"), *cwd = host_line_text(line, "cwd");
-    int64_t lease_ms = host_line_number(line, "lease_ms", 0, INT32_MAX);
     if (self->greeted)
         return;
     self->greeted = true;
-    self->lease_ns = lease_ms > 0 ? lease_ms * NS_PER_MS : LEASE_NS;
+    self->lease_ns = line->lease_ms > 0 && line->lease_ms <= INT32_MAX ? line->lease_ms * NS_PER_MS : LEASE_NS;
     guard_lease(&self->guard, self->lease_ns);
-    if (is_folder(here) && strlen(here) < sizeof self->here)
-        snprintf(self->here, sizeof self->here, "%s", here);
+    if (is_folder(line->here) && strlen(line->here) < sizeof self->here)
+        snprintf(self->here, sizeof self->here, "%s", line->here);
     else
         snprintf(self->here, sizeof self->here, "%.500s/here", self->work);
     mkdir(self->here, 0700); /* there already, if it is a folder of the user's */
     /* Relative paths of the run's file mean the same as at home, where there is such a folder. */
-    if ((!is_folder(cwd) || chdir(cwd) != 0) && chdir(self->here) != 0)
+    if ((!is_folder(line->cwd) || chdir(line->cwd) != 0) && chdir(self->here) != 0)
         self->over = true;
-    struct json_object *ready = host_line_new("ready");
-    host_line_add_number(ready, "protocol", HOST_PROTOCOL);
-    host_line_add_text(ready, "version", rp_version());
-    add_facts(self, ready);
-    host_writer_put(&self->writer, ready);
+    say_ready(self);
 }
 
 static void node_on_file(void *context, const struct host_message *message)
 {
     struct node *self = context;
     struct stat info = {0};
-    mode_t mode = (mode_t)host_line_number(message->line, "mode", 0, 0777);
-    bool taken = host_folder_take(&self->folder, message, mode, &info, NULL) == RP_OK;
-    struct node_file *file = taken && host_line_flag(message->line, "last")
-                                 ? find_or_add(&self->mirror, host_line_text(message->line, "name"))
-                                 : NULL;
+    const struct host_line *line = message->line;
+    bool taken = host_folder_take(&self->folder, message, (mode_t)(line->mode & 0777), &info, NULL) == RP_OK;
+    struct node_file *file = taken && line->last ? find_or_add(&self->mirror, line->name) : NULL;
     if (file)
         note(file, &info, info.st_size);
 }
@@ -576,18 +545,11 @@ static void node_on_file(void *context, const struct host_message *message)
 /* Asks a process to end, or kills it. */
 static void on_end(void *context, const struct host_message *message)
 {
-    struct node_child *child = find_child(context, (uint32_t)host_line_number(message->line, "id", 0, UINT32_MAX));
-    if (child && host_line_flag(message->line, "kill"))
+    struct node_child *child = find_child(context, message->line->id);
+    if (child && message->line->kill)
         process_kill(&child->process);
     else if (child)
         process_ask(&child->process, clock_ns());
-}
-
-static void on_ping(void *context, const struct host_message *message)
-{
-    struct node *self = context;
-    (void)message;
-    host_writer_put(&self->writer, host_line_new("pong"));
 }
 
 /* The launcher asks for the whole file: its copy has another size. Heeded every few seconds, because two hosts may write files of
@@ -595,7 +557,7 @@ static void on_ping(void *context, const struct host_message *message)
 static void on_again(void *context, const struct host_message *message)
 {
     struct node *self = context;
-    const char *name = host_line_text(message->line, "name");
+    const char *name = message->line->name;
     struct node_file *file = name ? zhashx_lookup(self->mirror.files, name) : NULL;
     if (!file || (file->again_ns != 0 && clock_ns() - file->again_ns < AGAIN_NS))
         return;
@@ -654,7 +616,7 @@ static void *answer(void *context)
 static void on_probe(void *context, const struct host_message *message)
 {
     const struct node *self = context;
-    const char *endpoint = host_line_text(message->line, "endpoint");
+    const char *endpoint = message->line->endpoint;
     struct question *question = need_alloc(sizeof *question);
     pthread_t thread;
     endpoint = endpoint ? endpoint : "";
@@ -671,13 +633,8 @@ static void on_probe(void *context, const struct host_message *message)
 static void tell_probes(struct node *self)
 {
     struct host_probe probe;
-    while (read(self->answers[0], &probe, sizeof probe) == (ssize_t)sizeof probe) {
-        struct json_object *line = host_line_new("probed");
-        host_line_add_flag(line, "ok", probe.ok);
-        host_line_add_number(line, "ns", probe.ns);
-        host_line_add_text(line, "text", probe.text);
-        host_writer_put(&self->writer, line);
-    }
+    while (read(self->answers[0], &probe, sizeof probe) == (ssize_t)sizeof probe)
+        say(self, .type = "probed", .ok = probe.ok, .ns = probe.ns, .text = probe.text);
 }
 
 static void on_bye(void *context, const struct host_message *message)
@@ -686,9 +643,10 @@ static void on_bye(void *context, const struct host_message *message)
     ((struct node *)context)->over = true;
 }
 
+/* "ping" only shows that the launcher is there: any line does. It hears of this side once a second (report_usage). */
 static const struct host_line_handler node_handlers[] = {
     {"hello", on_hello}, {"file", node_on_file}, {"start", on_start}, {"end", on_end},
-    {"ping", on_ping},   {"again", on_again},    {"probe", on_probe}, {"bye", on_bye},
+    {"again", on_again}, {"probe", on_probe},    {"bye", on_bye},
 };
 
 /* The guard kills everything, this process included, if it hears nothing for a lease: this process is stopped or stuck. */
@@ -791,7 +749,7 @@ static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
         pipe2(self->answers, O_CLOEXEC | O_NONBLOCK) != 0)
         return err_set(err, RP_IO, "the connection with replay-launch cannot be used: %s", strerror(errno));
     host_reader_init(&self->reader, in, &self->noise);
-    host_writer_put(&self->writer, host_line_new("here"));
+    say(self, .type = "here");
     host_writer_flush(&self->writer);
     return RP_OK;
 }

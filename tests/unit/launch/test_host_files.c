@@ -174,7 +174,9 @@ CASE(hostile)
         "{\"type\":\"output\",\"id\":-1,\"bytes\":\"7\"}",
         "{\"type\":\"ended\",\"id\":77,\"status\":1}",
         "{\"type\":\"started\",\"id\":1e99,\"pid\":-5}",
-        "{\"type\":\"usage\",\"list\":[[1],[1,2,3,4],7,[[],{},[],{}]],\"cpu\":NaN,\"memory\":-1}",
+        "{\"type\":\"usage\",\"id\":1,\"cpu_ns\":[],\"memory\":-1}",
+        "{\"type\":\"usage\",\"id\":{},\"cpu_ns\":-1,\"memory\":1e999}",
+        "{\"type\":\"load\",\"cpu\":NaN}",
         "{\"type\":\"ready\"}",
         "{\"type\":7}",
         "{}",
@@ -214,13 +216,10 @@ CASE(hostile)
 /* Gives the folder a whole file, or what is appended to it from an offset on. */
 static rp_status give(struct host_folder *folder, const char *name, int64_t offset, const char *bytes, rp_error *error)
 {
-    struct host_message piece = {.line = host_line_new("file"), .bytes = (const uint8_t *)bytes, .size = strlen(bytes)};
-    host_line_add_text(piece.line, "name", name);
-    host_line_add_number(piece.line, "offset", offset);
-    host_line_add_flag(piece.line, "replace", offset == 0);
-    host_line_add_flag(piece.line, "last", true);
+    const struct host_line line = {
+        .type = "file", .name = name, .offset = offset, .replace = offset == 0, .last = true};
+    const struct host_message piece = {.line = &line, .bytes = (const uint8_t *)bytes, .size = strlen(bytes)};
     rp_status status = host_folder_take(folder, &piece, 0600, NULL, error);
-    json_object_put(piece.line);
     return status;
 }
 

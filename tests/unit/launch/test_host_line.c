@@ -42,8 +42,8 @@ static int feed(struct world *w, const void *bytes, size_t size)
         at += n;
         size -= (size_t)n;
         while (host_reader_fill(&w->reader) > 0) {
-            for (struct host_message message; host_reader_next(&w->reader, &message); lines++)
-                json_object_put(message.line);
+            for (struct host_message message; host_reader_next(&w->reader, &message);)
+                lines++;
         }
     }
     return lines;
@@ -56,30 +56,32 @@ static int feed_text(struct world *w, const char *text)
 
 /* ---- members ---- */
 
-TEST(members)
+/* Reads one line. */
+static const struct host_line *read_one(struct world *w, const char *text)
 {
-    struct json_object *line =
-        json_tokener_parse("{\"text\":\"t\",\"nul\":\"a\\u0000b\",\"big\":1e300,\"n\":-5,\"huge\":99999999999999999999,"
-                           "\"nan\":NaN,\"list\":[\"a\",\"b\"],\"mixed\":[\"a\",1],\"yes\":true}");
-    assert_non_null(line);
-    assert_string_equal(host_line_text(line, "text"), "t");
-    assert_null(host_line_text(line, "nul"));
-    assert_null(host_line_text(line, "n"));
-    assert_null(host_line_text(line, "missing"));
-    assert_int_equal(host_line_number(line, "n", -10, 10), -5);
-    assert_int_equal(host_line_number(line, "n", 0, 10), 0);
-    assert_int_equal(host_line_number(line, "huge", 0, 10), 10);
-    assert_int_equal(host_line_number(line, "text", 3, 10), 3);
-    assert_true(host_line_real(line, "nan", 1, 10) == 1);
-    assert_true(host_line_real(line, "big", 1, 10) == 10);
-    assert_true(host_line_flag(line, "yes"));
-    assert_false(host_line_flag(line, "n"));
-    assert_null(host_line_list(line, "mixed"));
-    assert_null(host_line_list(line, "text"));
-    const char **list = host_line_list(line, "list");
-    assert_true(list && strcmp(list[0], "a") == 0 && strcmp(list[1], "b") == 0 && !list[2]);
-    free(list);
-    json_object_put(line);
+    struct host_message message;
+    assert_int_equal(write(w->ends[1], text, strlen(text)), strlen(text));
+    host_reader_fill(&w->reader);
+    assert_true(host_reader_next(&w->reader, &message));
+    return message.line;
+}
+
+CASE(members)
+{
+    const struct host_line *line = read_one(
+        f, "@rp {\"type\":\"t\",\"name\":\"a\\u0000b\",\"cores\":1e300,\"pid\":-5,\"offset\":99999999999999999999,"
+           "\"memory\":NaN,\"text\":[\"a\"],\"ok\":true,\"last\":1,\"id\":\"7\"}\n");
+    assert_string_equal(line->type, "t");
+    assert_null(line->name);
+    assert_null(line->text);
+    assert_null(line->version);
+    assert_int_equal(line->pid, -5);
+    assert_true(line->offset == INT64_MAX);
+    assert_int_equal(line->id, 0);
+    assert_true(line->cores == 1e300 && line->memory == 0);
+    assert_true(line->ok && !line->last);
+    line = read_one(f, "@rp {}\n");
+    assert_true(!line->type && line->pid == 0 && !line->ok); /* nothing of the line before */
 }
 
 /* ---- whatever is sent arrives ---- */
@@ -137,19 +139,15 @@ CASE(random_lines)
         text[length] = '\0';
         if (rng_below(&rng, 2) == 0)
             put_noise(f, &rng);
-        struct json_object *line = host_line_new("output");
-        host_line_add_number(line, "id", round);
-        host_line_add_text(line, "text", text);
-        assert_true(host_writer_put_data(&f->writer, line, bytes, size));
+        const struct host_line line = {.type = "output", .id = round, .text = text};
+        assert_true(host_writer_put(&f->writer, &line, bytes, size));
         struct host_message message = await_line(f);
-        line = message.line;
-        assert_string_equal(host_line_text(line, "type"), "output");
-        assert_int_equal(host_line_number(line, "id", 0, 1000), round);
-        assert_string_equal(host_line_text(line, "text"), text);
+        assert_string_equal(message.line->type, "output");
+        assert_int_equal(message.line->id, round);
+        assert_string_equal(message.line->text, text);
         assert_int_equal(message.size, size);
         if (size > 0)
             assert_memory_equal(message.bytes, bytes, size);
-        json_object_put(line);
     }
     char out[2000];
     assert_true(utf8_valid(host_noise_text(&f->noise, out, sizeof out), strlen(out)));
@@ -195,12 +193,6 @@ CASE(long_lines)
     memcpy(line + 2 * HOST_LINE_MOST, "@rp {}", 6);
     line[3 * HOST_LINE_MOST] = '\n';
     assert_int_equal(feed(f, line, 3 * HOST_LINE_MOST + 1), 0);
-    struct json_object *object = host_line_new("x");
-    memset(line, 'y', HOST_LINE_MOST);
-    line[HOST_LINE_MOST] = '\0';
-    host_line_add_text(object, "text", line);
-    assert_false(host_writer_put(&f->writer, object));
-    assert_false(f->writer.broken);
 }
 
 CASE(random_bytes)
@@ -227,10 +219,8 @@ CASE(bytes)
     assert_true(host_reader_next(&f->reader, &message));
     assert_int_equal(message.size, 4);
     assert_memory_equal(message.bytes, "abcd", 4);
-    json_object_put(message.line);
     assert_true(host_reader_next(&f->reader, &message));
     assert_true(message.size == 0 && !message.bytes);
-    json_object_put(message.line);
     static const char *const bad[] = {"-1", "1e3", "\"4\"", "null", "[4]"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char line[64];
@@ -256,7 +246,6 @@ CASE(end)
     assert_true(f->reader.ended);
     struct host_message message;
     assert_true(host_reader_next(&f->reader, &message));
-    json_object_put(message.line);
     assert_false(host_reader_next(&f->reader, &message));
 }
 
@@ -274,16 +263,13 @@ CASE(bounds)
     static uint8_t bytes[HOST_DATA_MOST];
     int put = 0;
     for (; host_writer_room(&f->writer); put++) {
-        struct json_object *line = host_line_new("output");
-        assert_true(host_writer_put_data(&f->writer, line, bytes, sizeof bytes));
+        assert_true(host_writer_put(&f->writer, &(struct host_line){.type = "output"}, bytes, sizeof bytes));
         host_writer_flush(&f->writer);
     }
     assert_true(put < 16);
     assert_false(f->writer.broken);
-    for (; !f->writer.broken && put < 10000; put++) {
-        struct json_object *line = host_line_new("output");
-        host_writer_put_data(&f->writer, line, bytes, sizeof bytes);
-    }
+    for (; !f->writer.broken && put < 10000; put++)
+        host_writer_put(&f->writer, &(struct host_line){.type = "output"}, bytes, sizeof bytes);
     assert_true(f->writer.broken);
     assert_true(f->writer.queue.size - f->writer.sent <= HOST_QUEUE_HARD);
     assert_false(host_writer_room(&f->writer));
