@@ -501,15 +501,15 @@ static bool must_wait(struct waiter *waiter)
     return waiter->complete;
 }
 
-static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct sample_reply *reply)
+static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct picks *picks,
+                                                   const char *text)
 {
     struct loop *loop = waiter->samples->loop;
     int64_t start = loop_trace_start(loop);
-    bool sent = reply_picks(waiter->samples, reply);
-    loop_trace_end(
-        loop, "reply", start,
-        (struct trace_span){
-            .who = waiter->wait.client, .id = waiter->wait.id, .count = reply->picks->n, .link = TRACE_REQUEST});
+    bool sent = reply_picks(waiter, picks, text);
+    loop_trace_end(loop, "reply", start,
+                   (struct trace_span){
+                       .who = waiter->wait.client, .id = waiter->wait.id, .count = picks->n, .link = TRACE_REQUEST});
     return sent;
 }
 
@@ -525,23 +525,9 @@ void sample_answer(struct waiter *waiter, const char *text)
         return;
     char why[200];
     struct picks *picks = waiter->fetch ? &waiter->picks : kept_samples_keep(waiter, true);
-    bool counts = !waiter->fetch && !waiter->again;
-    struct sample_reply reply = {
-        .to = &waiter->wait.to,
-        .id = waiter->wait.id,
-        .named = waiter->wait.client,
-        .table = waiter->table,
-        .picks = picks,
-        .text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why),
-        .partial = !waiter->fetch && picks->n + waiter->empty < waiter->want,
-        .paid = waiter->paid,
-        .shared = waiter->shared,
-        .kept = waiter->kept,
-        .lends_head = waiter->reads >= WIRE_SHARED_HEAD,
-        .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
-    };
+    text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why);
     bool sent =
-        trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, &reply) : reply_picks(waiter->samples, &reply);
+        trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, picks, text) : reply_picks(waiter, picks, text);
     if (waiter->lease)
         lease_answered(waiter->lease);
     if (!sent && !waiter->fetch && !waiter->wait.client) /* nobody can ask for them again */
@@ -566,7 +552,7 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
 {
     (void)ctx;
     const struct waiter *self = (const struct waiter *)wait;
-    strncpy(out->table, self->table->name, sizeof out->table - 1);
+    out->table = self->table->name;
     out->count = self->want;
     out->got = self->picks.n;
     if (is_held(self))
@@ -776,7 +762,7 @@ static void permit_explain(const void *ctx, const struct wait *wait, struct wait
     const struct waiter *self = (const struct waiter *)wait;
     const struct table *table = self->table;
     uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
-    strncpy(out->table, table->name, sizeof out->table - 1);
+    out->table = table->name;
     out->count = self->want;
     int used = snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; ", table->name,
                         (unsigned long long)table_sampleable(table, self->want), self->want);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "broker/loop/entries.h"
-#include "broker/sample/reply.h"
 #include "broker/service/service.h"
 #include "proto/base/error.h"
 
