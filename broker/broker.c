@@ -550,11 +550,6 @@ struct broker *broker_new_local(const struct broker_config *config, struct clock
     return create(config, clock, NULL, channels, err);
 }
 
-void broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n)
-{
-    service_set_shards(&self->service, endpoints, n);
-}
-
 rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err)
 {
     struct text text = {0};

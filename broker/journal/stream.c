@@ -687,6 +687,12 @@ static void chunk_put(struct stream *self, struct chunk *chunk)
     stream_chunk_known(self, chunk);
 }
 
+static void chunk_dead(void *stream, const struct chunk *chunk)
+{
+    struct stream *self = stream;
+    segments_use(&self->segments, disk_number(chunk->at), -(int64_t)chunk_disk_bytes(chunk));
+}
+
 bool stream_chunk(struct stream *self, struct chunk *chunk)
 {
     return !stream_lacks(self, chunk) || stream_chunk_again(self, chunk);
@@ -698,7 +704,7 @@ bool stream_chunk_again(struct stream *self, struct chunk *chunk)
     if (!chunk_is_in_message(chunk) && !recorder_reserve(&self->out, need))
         return false;
     if (chunk->at)
-        stream_chunk_dead(self, chunk);
+        chunk_dead(self, chunk);
     chunk_put(self, chunk);
     return true;
 }
@@ -714,11 +720,6 @@ bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint3
 void stream_chunk_known(struct stream *self, const struct chunk *chunk)
 {
     segments_use(&self->segments, disk_number(chunk->at), (int64_t)chunk_disk_bytes(chunk));
-}
-
-void stream_chunk_dead(struct stream *self, const struct chunk *chunk)
-{
-    segments_use(&self->segments, disk_number(chunk->at), -(int64_t)chunk_disk_bytes(chunk));
 }
 
 #define SEGMENT_BYTES (UINT64_C(256) << 20)
@@ -953,11 +954,6 @@ static rp_status open_writer(struct stream *self, rp_error *err)
     return RP_OK;
 }
 
-static void chunk_freed(void *ctx, const struct chunk *chunk)
-{
-    stream_chunk_dead(ctx, chunk);
-}
-
 rp_status stream_open(struct stream **out, const struct durable_state *state, rp_error *err)
 {
     const struct broker_config *config = state->config;
@@ -978,7 +974,7 @@ rp_status stream_open(struct stream **out, const struct durable_state *state, rp
         stream_close(&self, 0);
         return status;
     }
-    state->store->freed = chunk_freed;
+    state->store->freed = chunk_dead;
     state->store->freed_ctx = self;
     *out = self;
     return RP_OK;

@@ -131,9 +131,8 @@ bool stream_chunk(struct stream *self, struct chunk *chunk);
 bool stream_chunk_again(struct stream *self, struct chunk *chunk);
 /* Writes the large chunks of an item before it is inserted; the others need no memory. False: no memory. */
 bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint32_t n);
-/* A chunk that lies in a segment was restored, or is freed. */
+/* A chunk that lies in a segment was restored. */
 void stream_chunk_known(struct stream *self, const struct chunk *chunk);
-void stream_chunk_dead(struct stream *self, const struct chunk *chunk);
 /* Returns NULL if there is no such segment. */
 struct segment_use *segments_find(const struct segments *self, uint64_t number);
 /* Removes a segment that nobody needs. Does nothing for the segment being written. */

@@ -72,7 +72,8 @@ struct service {
 
 /* The caller has set what is borrowed. */
 void service_init(struct service *self);
-/* Tells clients from now on where all n shards are. The strings are copied. */
+/* Tells clients from now on where all n shards are. The strings are copied. For shards that learn of each other's endpoints after they
+ * were bound; in any other case the configuration has them. */
 void service_set_shards(struct service *self, char *const *endpoints, uint32_t n);
 /* No request waits any more. */
 void service_fini(struct service *self);
