@@ -415,7 +415,7 @@ bool waiter_is_done(const struct waiter *self)
     return self->picks.n + self->empty >= self->want || self->full || (self->flexible && self->picks.n > 0);
 }
 
-void waiter_explain(const struct waiter *self, char *text, size_t size)
+static void waiter_explain(const struct waiter *self, char *text, size_t size)
 {
     const struct table *table = self->table;
     uint32_t left = self->want - self->picks.n;
