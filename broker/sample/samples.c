@@ -320,17 +320,19 @@ static uint32_t take_groups(struct waiter *self, uint32_t n, uint64_t most)
     return taken;
 }
 
+/* Returns how many of `left` items the waiter may pick now. */
+static uint64_t allowed(const struct waiter *self, uint64_t left)
+{
+    return !self->paid ? table_sampleable(self->table, left) : table_is_ready(self->table) ? left : 0;
+}
+
 static void fill_groups(struct waiter *self)
 {
-    struct table *table = self->table;
-    uint32_t size = table->in.groups.size;
-    if (missing_items(self) || (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want))
-        return;
+    uint32_t size = self->table->in.groups.size;
     while (self->picks.n + self->empty < self->want && !self->full) {
-        uint64_t left = self->want - self->picks.n - self->empty;
-        uint64_t most = !self->paid ? table_sampleable(table, left) : table_is_ready(table) ? left : 0;
+        uint64_t most = allowed(self, self->want - self->picks.n - self->empty);
         uint64_t n = most / size; /* fewer: the next group may be one without all members */
-        n = n == 0 || table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE;
+        n = n == 0 || self->table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE;
         if (most == 0 || take_groups(self, (uint32_t)n, most < size ? most : size) < n)
             return;
     }
@@ -348,31 +350,17 @@ void waiter_count_empty(struct waiter *self)
     }
 }
 
-static void fill_allowed(struct waiter *self)
+static void fill_items(struct waiter *self)
 {
     struct table *table = self->table;
-    if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
-        return;
-    if (missing_items(self))
-        return;
     while (self->picks.n < self->want && !self->full) {
-        uint64_t n = table_sampleable(table, self->want - self->picks.n);
+        uint64_t n = allowed(self, self->want - self->picks.n);
         if (table->one_by_one && n > 1 && !hides_at_once(self))
             n = 1;
         if (n > PICK_AT_ONCE)
             n = PICK_AT_ONCE;
-        if (n == 0 || waiter_take(self, (uint32_t)n) == 0)
-            return;
-    }
-}
-
-static void fill_paid(struct waiter *self)
-{
-    struct table *table = self->table;
-    while (self->picks.n < self->want && !self->full && table_is_ready(table)) {
-        uint32_t n = self->want - self->picks.n;
-        uint32_t got = waiter_take(self, table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE);
-        if (!waiter_is_counted(self))
+        uint32_t got = n ? waiter_take(self, (uint32_t)n) : 0;
+        if (self->paid && !waiter_is_counted(self))
             limiter_refund(&table->limiter, got);
         if (got == 0)
             return;
@@ -381,12 +369,14 @@ static void fill_paid(struct waiter *self)
 
 static void fill(struct waiter *self)
 {
+    if (self->whole && self->picks.n == 0 && table_sampleable(self->table, self->want) < self->want)
+        return;
+    if (missing_items(self))
+        return;
     if (self->table->in.groups.slots)
         fill_groups(self);
-    else if (self->paid)
-        fill_paid(self);
     else
-        fill_allowed(self);
+        fill_items(self);
 }
 
 static __attribute__((noinline)) void fill_traced(struct waiter *self)
@@ -612,13 +602,11 @@ void sample_give_up(struct waiter *waiter)
         return;
     }
     unpark(waiter);
-    if (waiter->picks.n && waiter->lease) {
-        kept_samples_lose(waiter);
-    } else if (waiter->picks.n) {
+    if (waiter->picks.n && !waiter->lease)
         log_line(LEVEL_WARN, "B0304", "sampler gave up with items picked", "table=%s picks=%u", waiter->table->name,
                  waiter->picks.n);
+    if (waiter->picks.n)
         kept_samples_lose(waiter);
-    }
     sample_refuse(waiter, RP_CANCELLED, "cancelled by the client");
 }
 
