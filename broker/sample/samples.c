@@ -405,15 +405,11 @@ bool waiter_is_done(const struct waiter *self)
     return self->picks.n + self->empty >= self->want || self->full || (self->flexible && self->picks.n > 0);
 }
 
-static void waiter_explain(const struct waiter *self, char *text, size_t size)
+/* Writes a clause that says what a sample waits for. */
+static void waiter_explain(const struct waiter *self, char *rest, size_t room)
 {
     const struct table *table = self->table;
     uint32_t left = self->want - self->picks.n;
-    int used = snprintf(text, size, "table '%s': %u of %u items picked; ", table->name, self->picks.n, self->want);
-    if (used < 0 || (size_t)used >= size)
-        return;
-    char *rest = text + used;
-    size_t room = size - (size_t)used;
     rest[0] = '\0';
     bool groups = table->in.groups.slots;
     uint32_t least = self->whole ? left : groups ? table->in.groups.size : 1;
@@ -542,6 +538,7 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
 {
     (void)ctx;
     const struct waiter *self = (const struct waiter *)wait;
+    char why[sizeof out->text];
     out->table = self->table->name;
     out->count = self->want;
     out->got = self->picks.n;
@@ -552,8 +549,11 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
                  self->table->name, self->picks.n, self->want, (long long)self->samples->config->peer_backlog_bytes);
     else if (self->park.state != PARK_NOT)
         self->samples->parking.explain(self, out->text, sizeof out->text);
-    else
-        waiter_explain(self, out->text, sizeof out->text);
+    else {
+        waiter_explain(self, why, sizeof why);
+        snprintf(out->text, sizeof out->text, "table '%s': %u of %u items picked; %s", self->table->name, self->picks.n,
+                 self->want, why);
+    }
 }
 
 /* Answers with the picks so far, or with an error. A parked waiter stays parked. */
@@ -750,17 +750,12 @@ static void permit_explain(const void *ctx, const struct wait *wait, struct wait
     const struct waiter *self = (const struct waiter *)wait;
     const struct table *table = self->table;
     uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
+    char why[sizeof out->text];
+    limiter_explain_sample(&table->limiter, least, why, sizeof why);
     out->table = table->name;
     out->count = self->want;
-    int used = snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; ", table->name,
-                        (unsigned long long)table_sampleable(table, self->want), self->want);
-    if (used < 0 || (size_t)used >= sizeof out->text)
-        return;
-    char *rest = out->text + used;
-    size_t room = sizeof out->text - (size_t)used;
-    limiter_explain_sample(&table->limiter, least, rest, room);
-    if (!rest[0])
-        snprintf(rest, room, "waits for its turn");
+    snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; %s", table->name,
+             (unsigned long long)table_sampleable(table, self->want), self->want, why[0] ? why : "waits for its turn");
 }
 
 /* Answers with what can be granted now, or with an error. */

@@ -625,25 +625,19 @@ static bool stage_tables(struct snapshot_maker *self)
     return *n == tables->n;
 }
 
-static bool stage_sessions_begin(struct snapshot_maker *self)
-{
-    struct sessions *sessions = self->service->sessions;
-    struct snapshot *snapshot = self->snapshot;
-    if (!(snapshot->parts & SNAPSHOT_SESSIONS))
-        return true;
-    /* Sessions that open from now on are not met: they stand before the others. */
-    self->sessions_most = sessions->by_id.count;
-    snapshot->info.sessions = arena_take(&snapshot->arena, self->sessions_most, sizeof(*snapshot->info.sessions));
-    sessions->walk = LIST_FIRST(&sessions->list);
-    return true;
-}
-
 /* Each flow of a session is a cache miss. */
 static bool stage_sessions(struct snapshot_maker *self)
 {
     struct sessions *sessions = self->service->sessions;
     struct snapshot *snapshot = self->snapshot;
     size_t *n = &snapshot->info.n_sessions;
+    if (!(snapshot->parts & SNAPSHOT_SESSIONS))
+        return true;
+    if (!snapshot->info.sessions) { /* sessions that open from now on are not met: they stand before the others */
+        self->sessions_most = sessions->by_id.count;
+        snapshot->info.sessions = arena_take(&snapshot->arena, self->sessions_most, sizeof(*snapshot->info.sessions));
+        sessions->walk = LIST_FIRST(&sessions->list);
+    }
     for (uint32_t work = 0; sessions->walk && work < WORK_PER_STEP; work += SESSION_WORK + sessions->tables->n) {
         const struct session *session = sessions->walk;
         sessions->walk = *n + 1 < self->sessions_most ? LIST_NEXT(session, link) : NULL;
@@ -660,7 +654,7 @@ static bool stage_waits(struct snapshot_maker *self)
     return true;
 }
 
-static stage_fn *const stages[] = {stage_state, stage_tables, stage_sessions_begin, stage_sessions, stage_waits};
+static stage_fn *const stages[] = {stage_state, stage_tables, stage_sessions, stage_waits};
 #define N_STAGES (sizeof stages / sizeof stages[0])
 
 /* Runs the next slice; small stages that follow each other are one slice. */
