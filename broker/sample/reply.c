@@ -619,11 +619,10 @@ static bool counts(const struct waiter *waiter)
 static void collect_ages(struct reply_build *self, const struct waiter *waiter, const struct picks *picks)
 {
     struct table *table = waiter->table;
-    uint64_t newest = table->version;
+    uint64_t newest = table->version, now = (uint64_t)waiter->samples->loop->now_ns;
     double age = 0, stale = 0;
     for (uint32_t i = 0; i < picks->n; i++) {
-        uint64_t now = (uint64_t)waiter->samples->loop->now_ns,
-                 ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
+        uint64_t ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
         self->age_ns[i] = ns;
         age += (double)ns;
         stale += newest > picks->policy[i] ? (double)(newest - picks->policy[i]) : 0;

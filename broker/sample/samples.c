@@ -321,7 +321,7 @@ static uint32_t take_groups(struct waiter *self, uint32_t n, uint64_t most)
 }
 
 /* Returns how many of `left` items the waiter may pick now. */
-static uint64_t allowed(const struct waiter *self, uint64_t left)
+static inline uint64_t allowed(const struct waiter *self, uint64_t left)
 {
     return !self->paid ? table_sampleable(self->table, left) : table_is_ready(self->table) ? left : 0;
 }
@@ -353,14 +353,11 @@ void waiter_count_empty(struct waiter *self)
 static void fill_items(struct waiter *self)
 {
     struct table *table = self->table;
+    bool alone = table->one_by_one && !hides_at_once(self), counted = waiter_is_counted(self);
     while (self->picks.n < self->want && !self->full) {
-        uint64_t n = allowed(self, self->want - self->picks.n);
-        if (table->one_by_one && n > 1 && !hides_at_once(self))
-            n = 1;
-        if (n > PICK_AT_ONCE)
-            n = PICK_AT_ONCE;
-        uint32_t got = n ? waiter_take(self, (uint32_t)n) : 0;
-        if (self->paid && !waiter_is_counted(self))
+        uint64_t n = allowed(self, self->want - self->picks.n), most = alone ? 1 : PICK_AT_ONCE;
+        uint32_t got = n ? waiter_take(self, (uint32_t)(n < most ? n : most)) : 0;
+        if (!counted)
             limiter_refund(&table->limiter, got);
         if (got == 0)
             return;
