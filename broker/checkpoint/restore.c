@@ -3,7 +3,6 @@
  * again are kept. */
 #include "broker/checkpoint/restore.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -343,18 +342,20 @@ static struct pair *groups_restore(const struct loaded_table *self, const struct
         int64_t at = member->n == groups->size ? items[member->last].insert_ns
                                                : items[slot].insert_ns + table->config->group_deadline_ns;
         group_rank(self, slot);
-        out[(*n)++] = (struct pair){(uint64_t)at ^ UINT64_C(1) << 63, slot};
+        out[*n] = (struct pair){(uint64_t)at ^ UINT64_C(1) << 63, (uint64_t)*n << 32 | slot};
+        ++*n;
     }
-    if (status == RP_OK && !pairs_sort(out, *n))
-        status = err_set(err, RP_NO_MEMORY, "no memory for the groups of table '%s'", table->name);
-    if (status == RP_OK)
+    if (status == RP_OK) {
+        pairs_sort(out, *n);
         return out;
+    }
     free(out);
     return NULL;
 }
 
-/* Fills a selector in its own order. `aged` is sorted by age, which decides between items of equal rank. */
-static bool selector_fill(const struct loaded_table *self, uint32_t which, const struct pair *aged, uint32_t n,
+/* Fills a selector in its own order. `aged` is sorted by age, which decides between items of equal rank. The low half of a value is the
+ * slot. */
+static void selector_fill(const struct loaded_table *self, uint32_t which, const struct pair *aged, uint32_t n,
                           struct pair *work)
 {
     const struct table *table = self->table;
@@ -365,11 +366,11 @@ static bool selector_fill(const struct loaded_table *self, uint32_t which, const
     bool ranked = ops->order && self->rank && strcmp(kind, ops->name) == 0;
     if (ranked) {
         for (uint32_t i = 0; i < n; i++) {
-            uint64_t rank = self->rank[aged[i].value][which];
-            work[i] = (struct pair){rank ? rank : RANK_NEW, aged[i].value};
+            uint32_t slot = (uint32_t)aged[i].value;
+            uint64_t rank = self->rank[slot][which];
+            work[i] = (struct pair){rank ? rank : RANK_NEW, (uint64_t)i << 32 | slot};
         }
-        if (!pairs_sort(work, n))
-            return false;
+        pairs_sort(work, n);
         order = work;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -381,7 +382,6 @@ static bool selector_fill(const struct loaded_table *self, uint32_t which, const
         bool returned = ranked && order[i].key < RANK_NEW && ops->put_back;
         (returned ? ops->put_back : ops->insert)(selector, slot, table_priority(table, slot));
     }
-    return true;
 }
 
 /* Restores a selector's random generator, so that picks go on as they would have. */
@@ -457,7 +457,9 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
         free(work);
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
     }
-    bool ok = aged && work && selector_fill(from, 0, shown, n, work) && selector_fill(from, 1, shown, n, work);
+    bool ok = aged && work;
+    for (uint32_t which = 0; which < 2 && ok; which++)
+        selector_fill(from, which, shown, n, work);
     bool once = from->info->max_times_sampled == 1; /* otherwise its items had no leases */
     for (uint32_t slot = 0; slot < table->in.high && !once; slot++)
         if (table->in.items[slot].span.n && !item_is_hidden(&table->in.items[slot]))
@@ -525,29 +527,16 @@ static void selections_restore(struct loading *self)
     }
 }
 
-/* Reads checkpoint.load: *number is the checkpoint, 0 the newest; *salvage: a journal that is not whole is loaded, too.
- * False: start from nothing, or *status is an error. */
-static bool what_to_load(const struct broker_config *config, uint64_t *number, bool *salvage, rp_status *status,
-                         rp_error *err)
+/* Reads checkpoint.load, which was checked: *number is the checkpoint, 0 the newest; *salvage: a journal that is not whole is loaded, too.
+ * False: start from nothing. */
+static bool what_to_load(const struct broker_config *config, uint64_t *number, bool *salvage)
 {
-    const char *load = config->checkpoint_load && config->checkpoint_load[0] ? config->checkpoint_load : "newest";
-    *number = 0;
-    *status = RP_OK;
-    if (strcmp(load, "none") == 0)
-        return false;
+    const char *load = config->checkpoint_load ? config->checkpoint_load : "";
+    int64_t chosen = 0;
+    (void)schema_parse_int(load, &chosen);
+    *number = (uint64_t)chosen;
     *salvage = strcmp(load, "salvage") == 0;
-    if (*salvage || strcmp(load, "newest") == 0)
-        return true;
-    char *end;
-    errno = 0;
-    *number = strtoull(load, &end, 10);
-    if (errno || *end || *number == 0 || load[0] < '0' || load[0] > '9') {
-        *status = err_set(err, RP_INVALID_ARGUMENT,
-                          "checkpoint.load is '%.64s': it must be newest, salvage, none, or the number of a checkpoint",
-                          load);
-        return false;
-    }
-    return true;
+    return strcmp(load, "none") != 0;
 }
 
 static void log_notes(const struct load *files)
@@ -617,12 +606,11 @@ static rp_status restore_files(struct loading *self, uint64_t number, bool salva
 rp_status restore(const struct durable_state *state, struct stream *stream, rp_error *err)
 {
     uint64_t number;
-    rp_status status;
-    bool salvage = false;
+    bool salvage;
     stream->start.next = folder_next(&stream->folder, DISK_CHECKPOINT);
-    if (!what_to_load(state->config, &number, &salvage, &status, err)) {
+    if (!what_to_load(state->config, &number, &salvage)) {
         stream->start.flags = START_FRESH;
-        return status;
+        return RP_OK;
     }
     int64_t start_ns = clock_now(&state->loop->clock);
     struct loading self;
@@ -631,7 +619,7 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
     self.stream = stream;
     bool journal = stream->journal;
     stream_record(stream, false); /* what is restored is on disk already */
-    status = restore_files(&self, number, salvage, err);
+    rp_status status = restore_files(&self, number, salvage, err);
     stream_record(stream, journal);
     const struct load *files = &self.files;
     if (status == RP_OK) {
