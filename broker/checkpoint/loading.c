@@ -34,21 +34,52 @@ static int64_t time_here(const struct loading *self, int64_t time_ns)
 
 /* ---- sorting ---- */
 
-static int by_key(const void *a, const void *b)
+#define DIGIT_BITS 11u
+#define DIGITS (1u << DIGIT_BITS)
+#define PASSES 6u /* 66 bits */
+
+static bool is_sorted(const struct pair *pairs, uint64_t n)
 {
-    const struct pair *x = a, *y = b;
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    return x->value < y->value ? -1 : x->value > y->value;
+    for (uint64_t i = 1; i < n; i++)
+        if (pairs[i].key < pairs[i - 1].key)
+            return false;
+    return true;
 }
 
-void pairs_sort(struct pair *pairs, uint64_t n)
+bool pairs_sort(struct pair *pairs, uint64_t n)
 {
-    uint64_t sorted = n > 0; /* pairs at the start: most lists are in order */
-    while (sorted < n && by_key(&pairs[sorted - 1], &pairs[sorted]) <= 0)
-        sorted++;
-    if (sorted < n)
-        qsort(pairs, n, sizeof *pairs, by_key);
+    if (is_sorted(pairs, n))
+        return true;
+    struct pair *other = malloc(n * sizeof *other);
+    uint64_t(*counts)[DIGITS] = calloc(PASSES, sizeof *counts);
+    if (other && counts) {
+        for (uint64_t i = 0; i < n; i++)
+            for (uint32_t pass = 0; pass < PASSES; pass++)
+                counts[pass][pairs[i].key >> (pass * DIGIT_BITS) & (DIGITS - 1)]++;
+        struct pair *from = pairs, *to = other;
+        for (uint32_t pass = 0; pass < PASSES; pass++) {
+            uint32_t shift = pass * DIGIT_BITS;
+            if (counts[pass][from[0].key >> shift & (DIGITS - 1)] == n)
+                continue; /* all keys have the same digit */
+            uint64_t sum = 0;
+            for (uint32_t digit = 0; digit < DIGITS; digit++) {
+                uint64_t count = counts[pass][digit];
+                counts[pass][digit] = sum;
+                sum += count;
+            }
+            for (uint64_t i = 0; i < n; i++)
+                to[counts[pass][from[i].key >> shift & (DIGITS - 1)]++] = from[i];
+            struct pair *swap = from;
+            from = to;
+            to = swap;
+        }
+        if (from != pairs)
+            memcpy(pairs, from, n * sizeof *pairs);
+    }
+    bool ok = other && counts;
+    free(other);
+    free(counts);
+    return ok;
 }
 
 /* Returns the table of the file's index. NULL with err set: this file has not named it. */
@@ -82,8 +113,10 @@ struct pair *loading_by_age(const struct table *table)
     for (uint32_t slot = 0; pairs && slot < table->in.high; slot++)
         if (table->in.items[slot].span.n)
             pairs[n++] = (struct pair){(uint64_t)table->in.items[slot].insert_ns ^ UINT64_C(1) << 63, slot};
-    if (pairs)
-        pairs_sort(pairs, n);
+    if (pairs && !pairs_sort(pairs, n)) {
+        free(pairs);
+        return NULL;
+    }
     return pairs;
 }
 
@@ -1157,16 +1190,16 @@ rp_status loading_read_chunks(struct loading *self, chunk_fn *fn, rp_error *err)
     uint64_t n = self->n_wanted = list_chunks(self, NULL), distinct = 0;
     self->wanted = malloc((n + 1) * sizeof *self->wanted);
     uint64_t *places = malloc((n + 1) * sizeof *places);
-    if (!places || !self->wanted) {
-        free(places);
-        return err_set(err, RP_NO_MEMORY, "no memory for the places of %llu chunks", (unsigned long long)n);
-    }
-    list_chunks(self, self->wanted);
-    pairs_sort(self->wanted, n);
-    for (uint64_t i = 0; i < n; i++)
+    if (self->wanted)
+        list_chunks(self, self->wanted);
+    rp_status status = RP_OK;
+    if (!places || !self->wanted || !pairs_sort(self->wanted, n))
+        status = err_set(err, RP_NO_MEMORY, "no memory for the places of %llu chunks", (unsigned long long)n);
+    for (uint64_t i = 0; status == RP_OK && i < n; i++)
         if (distinct == 0 || places[distinct - 1] != self->wanted[i].key)
             places[distinct++] = self->wanted[i].key;
-    rp_status status = chunks_read(self->folder, places, distinct, fn, self, err);
+    if (status == RP_OK && n)
+        status = chunks_read(self->folder, places, distinct, fn, self, err);
     free(places);
     return status;
 }

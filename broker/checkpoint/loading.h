@@ -62,8 +62,8 @@ struct stream;
 struct pair {
     uint64_t key, value;
 };
-/* Sorts by key, and pairs with equal keys by value. */
-void pairs_sort(struct pair *pairs, uint64_t n);
+/* Sorts by key; pairs with equal keys keep their order. False: no memory. */
+bool pairs_sort(struct pair *pairs, uint64_t n);
 
 struct loading {
     const struct durable_state *state;

@@ -342,20 +342,18 @@ static struct pair *groups_restore(const struct loaded_table *self, const struct
         int64_t at = member->n == groups->size ? items[member->last].insert_ns
                                                : items[slot].insert_ns + table->config->group_deadline_ns;
         group_rank(self, slot);
-        out[*n] = (struct pair){(uint64_t)at ^ UINT64_C(1) << 63, (uint64_t)*n << 32 | slot};
-        ++*n;
+        out[(*n)++] = (struct pair){(uint64_t)at ^ UINT64_C(1) << 63, slot};
     }
-    if (status == RP_OK) {
-        pairs_sort(out, *n);
+    if (status == RP_OK && !pairs_sort(out, *n))
+        status = err_set(err, RP_NO_MEMORY, "no memory for the groups of table '%s'", table->name);
+    if (status == RP_OK)
         return out;
-    }
     free(out);
     return NULL;
 }
 
-/* Fills a selector in its own order. `aged` is sorted by age, which decides between items of equal rank. The low half of a value is the
- * slot. */
-static void selector_fill(const struct loaded_table *self, uint32_t which, const struct pair *aged, uint32_t n,
+/* Fills a selector in its own order. `aged` is sorted by age, which decides between items of equal rank. */
+static bool selector_fill(const struct loaded_table *self, uint32_t which, const struct pair *aged, uint32_t n,
                           struct pair *work)
 {
     const struct table *table = self->table;
@@ -366,11 +364,11 @@ static void selector_fill(const struct loaded_table *self, uint32_t which, const
     bool ranked = ops->order && self->rank && strcmp(kind, ops->name) == 0;
     if (ranked) {
         for (uint32_t i = 0; i < n; i++) {
-            uint32_t slot = (uint32_t)aged[i].value;
-            uint64_t rank = self->rank[slot][which];
-            work[i] = (struct pair){rank ? rank : RANK_NEW, (uint64_t)i << 32 | slot};
+            uint64_t rank = self->rank[aged[i].value][which];
+            work[i] = (struct pair){rank ? rank : RANK_NEW, aged[i].value};
         }
-        pairs_sort(work, n);
+        if (!pairs_sort(work, n))
+            return false;
         order = work;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -382,6 +380,7 @@ static void selector_fill(const struct loaded_table *self, uint32_t which, const
         bool returned = ranked && order[i].key < RANK_NEW && ops->put_back;
         (returned ? ops->put_back : ops->insert)(selector, slot, table_priority(table, slot));
     }
+    return true;
 }
 
 /* Restores a selector's random generator, so that picks go on as they would have. */
@@ -457,9 +456,7 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
         free(work);
         return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
     }
-    bool ok = aged && work;
-    for (uint32_t which = 0; which < 2 && ok; which++)
-        selector_fill(from, which, shown, n, work);
+    bool ok = aged && work && selector_fill(from, 0, shown, n, work) && selector_fill(from, 1, shown, n, work);
     bool once = from->info->max_times_sampled == 1; /* otherwise its items had no leases */
     for (uint32_t slot = 0; slot < table->in.high && !once; slot++)
         if (table->in.items[slot].span.n && !item_is_hidden(&table->in.items[slot]))

@@ -360,7 +360,7 @@ TEST(pairs_are_sorted_and_equal_ones_stay_in_order)
         struct pair *pairs = calloc(n + 1, sizeof *pairs);
         for (uint64_t i = 0; i < n; i++)
             pairs[i] = (struct pair){rng_next(&rng) >> bits, i};
-        pairs_sort(pairs, n);
+        assert_true(pairs_sort(pairs, n));
         for (uint64_t i = 1; i < n; i++)
             assert_true(pairs[i - 1].key < pairs[i].key ||
                         (pairs[i - 1].key == pairs[i].key && pairs[i - 1].value < pairs[i].value));
