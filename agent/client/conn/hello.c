@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/client/conn/wait.h"
+#include "proto/wire/pb.h"
 #include "replay/types.h"
 
 /* ---- one broker's answer */
@@ -27,29 +28,23 @@ static bool complete_endpoint(char **endpoint, const char *host)
 
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err)
 {
-    Replay__Reply *wire;
-    if (conn_reply_read(reply, &wire, err) != RP_OK)
+    Replay__HelloReply *says;
+    if (conn_reply_read(reply, REPLAY__REPLY__BODY_HELLO, &says, err) != RP_OK)
         return NULL;
-    if (wire->body_case != REPLAY__REPLY__BODY_HELLO) {
-        err_set(err, RP_BAD_MESSAGE, "the broker's reply is not an answer to HELLO");
-        conn_reply_unpacked_free(wire);
-        return NULL;
-    }
-    Replay__HelloReply *says = wire->hello;
     struct conn_hello *self = calloc(1, sizeof *self);
     bool ok = self && complete_endpoint(&says->ingest, host);
     for (size_t i = 0; ok && i < says->n_shards; i++)
         ok = complete_endpoint(&says->shards[i], host);
     if (!ok) {
         err_set(err, RP_NO_MEMORY, "no memory for the broker's answer to HELLO");
-        conn_reply_unpacked_free(wire);
+        unpack_free(&says->base);
         free(self);
         return NULL;
     }
     says->max_batch = says->max_batch ? says->max_batch : 1024;
     says->max_keys = says->max_keys ? says->max_keys : 1024;
     says->max_message_bytes = says->max_message_bytes ? says->max_message_bytes : UINT64_C(64) << 20;
-    *self = (struct conn_hello){.refs = 1, .wire = wire, .says = says};
+    *self = (struct conn_hello){.refs = 1, .says = says};
     return self;
 }
 
@@ -66,7 +61,7 @@ void conn_hello_unref(struct conn_hello **self_p)
     *self_p = NULL;
     if (!self || __atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    conn_reply_unpacked_free(self->wire);
+    unpack_free(&self->says->base);
     conn_arena_unref(&self->arena);
     free(self);
 }

@@ -62,25 +62,28 @@ rp_status conn_reply_status(const struct conn_reply *self, rp_error *err)
     return err_set(err, self->status, "%.*s", (int)self->view.text.size, self->view.text.data);
 }
 
-rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err)
+static rp_status other_body(rp_error *err)
 {
-    *out = NULL;
-    if (!self->answered)
-        return conn_reply_status(self, err);
-    zmq_msg_t *header = (zmq_msg_t *)(uintptr_t)&self->header; /* zmq_msg_data takes no const */
-    ProtobufCMessage *wire;
-    rp_status status = unpack(&replay__reply__descriptor, zmq_msg_data(header), zmq_msg_size(header), &wire);
-    if (status == RP_NO_MEMORY)
-        return err_set(err, RP_NO_MEMORY, "no memory for the broker's reply");
-    if (status != RP_OK)
-        return err_set(err, RP_BAD_MESSAGE, "the broker's reply cannot be decoded");
-    *out = (Replay__Reply *)wire;
-    return RP_OK;
+    return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
 }
 
-void conn_reply_unpacked_free(Replay__Reply *wire)
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply__BodyCase body, void *out, rp_error *err)
 {
-    unpack_free((ProtobufCMessage *)wire);
+    ProtobufCMessage *message = NULL;
+    rp_status status = conn_reply_status(self, err);
+    if (status == RP_OK && self->view.body != body) {
+        status = other_body(err);
+    } else if (status == RP_OK) {
+        const ProtobufCFieldDescriptor *field =
+            protobuf_c_message_descriptor_get_field(&replay__reply__descriptor, body);
+        status = unpack(field->descriptor, self->view.data, self->view.size, &message);
+        if (status != RP_OK)
+            err_set(err, status,
+                    status == RP_NO_MEMORY ? "no memory for the broker's reply"
+                                           : "the broker's reply cannot be decoded");
+    }
+    memcpy(out, &message, sizeof message); /* a pointer to a message of any type */
+    return status;
 }
 
 bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n)
@@ -95,10 +98,10 @@ bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n)
     return more == 0;
 }
 
-bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n)
+rp_status conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n, rp_error *err)
 {
     bool has = self->answered && self->view.body == body;
-    return read_numbers(self->view.data, has ? self->view.size : 0, numbers, n) && has;
+    return read_numbers(self->view.data, has ? self->view.size : 0, numbers, n) && has ? RP_OK : other_body(err);
 }
 
 static bool reply_add_frame(struct conn_reply *self, zmq_msg_t *frame)

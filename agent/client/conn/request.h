@@ -37,14 +37,14 @@ typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
 void conn_reply_destroy(struct conn_reply **self);
 /* Puts the reply's status and sentence into err and returns the status. RP_OK leaves err alone. */
 rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
-/* Unpacks the header with protobuf-c; free the result with conn_reply_unpacked_free, which allows NULL. RP_BAD_MESSAGE, RP_NO_MEMORY,
- * or the library's own status if no reply came: *out is NULL. */
-rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
-void conn_reply_unpacked_free(Replay__Reply *wire);
+/* Unpacks the body of a reply with protobuf-c: free it with unpack_free, which allows NULL. Without RP_OK *out is NULL: the reply's own
+ * status, RP_NO_MEMORY, or RP_BAD_MESSAGE if it has another body or is damaged. */
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply__BodyCase body, void *out, rp_error *err);
 /* Reads the numbers of a message without memory: that of field i goes to numbers[i], absent ones are 0. False: it is damaged. */
 bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n);
-/* The same of the body. False: the reply has another body, or it is damaged. */
-bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n);
+/* The same of the body, whatever the status is. RP_BAD_MESSAGE: the reply has another body, or it is damaged. */
+rp_status conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n,
+                             rp_error *err);
 /* Returns a constant reply with RP_NO_MEMORY. */
 struct conn_reply *reply_no_memory(void);
 

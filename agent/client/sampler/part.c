@@ -224,7 +224,7 @@ static bool learn_deal(struct part *self)
 static uint32_t read_permit(struct part *self, const struct conn_reply *reply, uint32_t most)
 {
     uint64_t values[13];
-    if (!conn_reply_numbers(reply, REPLAY__REPLY__BODY_PERMIT, values, 13)) {
+    if (conn_reply_numbers(reply, REPLAY__REPLY__BODY_PERMIT, values, 13, NULL) != RP_OK) {
         if (reply->status == RP_OK)
             self->retry_ns = clock_ns() + RETRY_NS;
         return 0;
@@ -729,17 +729,16 @@ static void on_why(void *ctx, struct conn_reply *reply)
 {
     struct part *self = ctx;
     struct rp_sampler *sampler = self->sampler;
-    Replay__Reply *wire = NULL;
-    if (reply->status == RP_OK)
-        conn_reply_read(reply, &wire, NULL);
+    Replay__WhyReply *why;
+    conn_reply_read(reply, REPLAY__REPLY__BODY_WHY, &why, NULL);
     char us[64]; /* with keys a broker shows another number, which it alone knows */
     snprintf(us, sizeof us, "client %016llx", (unsigned long long)conn_client_id(self->conn));
     pthread_mutex_lock(&sampler->lock);
     self->why_asked = false;
-    if (wire)
+    if (why)
         self->why[0] = '\0'; /* it may wait no more */
-    for (size_t i = 0; wire && wire->body_case == REPLAY__REPLY__BODY_WHY && i < wire->why->n_waits; i++) {
-        const Replay__Wait *wait = wire->why->waits[i];
+    for (size_t i = 0; why && i < why->n_waits; i++) {
+        const Replay__Wait *wait = why->waits[i];
         bool all = wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
         bool ours = !all && (conn_has_key(self->conn) || strcmp(wait->who, us) == 0) &&
                     (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0);
@@ -747,7 +746,7 @@ static void on_why(void *ctx, struct conn_reply *reply)
             snprintf(self->why, sizeof self->why, "%s", wait->text);
     }
     pthread_mutex_unlock(&sampler->lock);
-    conn_reply_unpacked_free(wire);
+    unpack_free((ProtobufCMessage *)why);
     conn_reply_destroy(&reply);
     sampler_unref(sampler);
 }
