@@ -645,7 +645,6 @@ static void link_close(struct conn *self)
 /* Says in the log that no broker answers: a caller without a time-out would wait in silence. */
 static void link_warn(struct conn *self, int64_t now_ns)
 {
-    char quoted[160];
     int64_t pause = 2 * self->warn_pause_ns;
     self->warn_pause_ns = pause < WARN_PAUSE_MOST_NS ? pause : WARN_PAUSE_MOST_NS;
     self->warn_time = now_ns + self->warn_pause_ns;
@@ -655,7 +654,7 @@ static void link_warn(struct conn *self, int64_t now_ns)
     pthread_mutex_unlock(&self->mutex);
     log_line(LEVEL_WARN, "C0106", refused ? "still refused; still trying" : "no broker answers; still trying",
              "endpoint=%s waited_s=%.0f reason=%s hint=\"%s\"", self->endpoint, (double)(now_ns - self->lost_ns) / 1e9,
-             log_quote(quoted, sizeof quoted, self->reason[0] ? self->reason : "no answer"),
+             log_text(self->reason[0] ? self->reason : "no answer"),
              known ? "has it stopped? Its log says why"
                    : "is replay-broker running, and is this its service endpoint?");
 }
@@ -689,9 +688,7 @@ static void link_fail(struct conn *self, const char *why, int64_t now_ns)
     set_link(self, LINK_DOWN, now_ns);
     if (!was_up)
         return;
-    char quoted[128];
-    log_line(LEVEL_WARN, "C0101", "connection lost", "endpoint=%s reason=%s", self->endpoint,
-             log_quote(quoted, sizeof quoted, why));
+    log_line(LEVEL_WARN, "C0101", "connection lost", "endpoint=%s reason=%s", self->endpoint, log_text(why));
     drop_once(self, NULL, true);
     for (struct conn_part *part = self->parts; part; part = part->next)
         part->ops->down(part);
@@ -699,14 +696,13 @@ static void link_fail(struct conn *self, const char *why, int64_t now_ns)
 
 static void link_refused(struct conn *self, const rp_error *refusal, int64_t now_ns)
 {
-    char quoted[256];
     pthread_mutex_lock(&self->mutex);
     bool news = self->hello && strcmp(self->refusal.text, refusal->text) != 0;
     self->refusal = *refusal;
     pthread_mutex_unlock(&self->mutex);
     if (news)
         log_line(LEVEL_WARN, "C0104", "connection refused", "endpoint=%s reason=%s", self->endpoint,
-                 log_quote(quoted, sizeof quoted, refusal->text));
+                 log_text(refusal->text));
     link_fail(self, refusal->text, now_ns);
 }
 
@@ -844,7 +840,7 @@ static void link_watch(struct conn *self, int64_t now_ns)
     if (!failed) {
         if (why)
             link_fail(self, why, now_ns);
-    } else if (!handshake_failed(&self->handshake, self->endpoint, failed, failed_value, &refusal)) {
+    } else if (!handshake_failed(&self->handshake, self->context, self->endpoint, failed, failed_value, &refusal)) {
         link_fail(self, "the broker has another key", now_ns); /* the next one is tried at once */
         self->link_time = now_ns + self->backoff_min_ns;
     } else if (refusal.status == RP_PERMISSION_DENIED) {
@@ -856,10 +852,8 @@ static void link_watch(struct conn *self, int64_t now_ns)
 
 void conn_reset(struct conn *self, const char *why)
 {
-    char quoted[128];
     if (!self->reset_wanted && self->link == LINK_UP)
-        log_line(LEVEL_WARN, "C0103", "giving up a connection", "endpoint=%s reason=%s", self->endpoint,
-                 log_quote(quoted, sizeof quoted, why));
+        log_line(LEVEL_WARN, "C0103", "giving up a connection", "endpoint=%s reason=%s", self->endpoint, log_text(why));
     self->reset_wanted = true;
 }
 
@@ -1396,7 +1390,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     TAILQ_INIT(&self->submitted);
     TAILQ_INIT(&self->loans);
     TAILQ_INIT(&self->pending.list);
-    conn_cond_init(&self->changed);
+    pthread_cond_init(&self->changed, NULL);
     int64_t min_ms = options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
     int64_t max_ms = options->backoff_max_ms > 0 ? options->backoff_max_ms : 500;
     min_ms = min_ms < BACKOFF_MOST_MS ? min_ms : BACKOFF_MOST_MS;
@@ -1441,14 +1435,10 @@ static rp_status start(struct conn *self, rp_error *err)
     self->started = self->broker.turn != NULL;
     if (self->started)
         return RP_OK;
-    if (pipe(fds) != 0)
+    if (pipe2(fds, O_NONBLOCK | O_CLOEXEC) != 0)
         return err_set(err, RP_IO, "no pipe for the client's thread: %s", strerror(errno));
     self->wake_read = fds[0];
     self->wake_write = fds[1];
-    for (int i = 0; i < 2; i++) {
-        fcntl(fds[i], F_SETFL, O_NONBLOCK);
-        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
-    }
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

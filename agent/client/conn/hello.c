@@ -104,7 +104,7 @@ void conn_shards_init(struct conn_shards *self)
 {
     *self = (struct conn_shards){.n = 0};
     pthread_mutex_init(&self->mutex, NULL);
-    conn_cond_init(&self->changed);
+    pthread_cond_init(&self->changed, NULL);
 }
 
 void conn_shards_fini(struct conn_shards *self)

@@ -295,7 +295,7 @@ static void *link_new(size_t bytes, rp_client *client, const char *name, rp_erro
     self->client = client;
     strcpy(self->name, name);
     pthread_mutex_init(&self->lock, NULL);
-    conn_cond_init(&self->changed);
+    pthread_cond_init(&self->changed, NULL);
     return self;
 }
 

@@ -107,7 +107,7 @@ static rp_updater *updater_make(rp_client *client, const char *table, uint32_t b
         self->expire_ns = INT64_MAX;
         self->field = REPLAY__REQUEST__BODY_UPDATE;
         pthread_mutex_init(&self->lock, NULL);
-        conn_cond_init(&self->done);
+        pthread_cond_init(&self->done, NULL);
         self->n_shards = n;
         ok = self->table != NULL;
     }

@@ -1027,8 +1027,8 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
     pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
     pthread_mutex_init(&self->lock, &attr);
     pthread_mutexattr_destroy(&attr);
-    conn_cond_init(&self->work);
-    conn_cond_init(&self->ready);
+    pthread_cond_init(&self->work, NULL);
+    pthread_cond_init(&self->ready, NULL);
     self->refs = 1;
     self->options = checked;
     self->unit = unit;

@@ -1102,7 +1102,7 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
         return NULL;
     }
     pthread_mutex_init(&self->news.mutex, NULL);
-    conn_cond_init(&self->news.moved);
+    pthread_cond_init(&self->news.moved, NULL);
     uint64_t seed;
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);

@@ -131,9 +131,8 @@ static void hello_refused(struct writer_session *self, const struct conn_reply *
     snprintf(self->handoff->why, sizeof self->handoff->why, "the broker refuses the session: %.300s", refusal.text);
     pthread_mutex_unlock(&self->handoff->news->mutex);
     handoff_signal(self->handoff);
-    char quoted[256];
     log_line(LEVEL_ERROR, "C0205", "the broker refuses a session", "writer=%s reason=%s", self->name,
-             log_quote(quoted, sizeof quoted, refusal.text));
+             log_text(refusal.text));
 }
 
 static void on_hello(void *ctx, struct conn_reply *reply)
