@@ -113,8 +113,9 @@ struct conn {
     bool dealer_used, monitor_used;
     uint64_t n_replies; /* taken so far */
     struct requests pending;
-    uint64_t taken;     /* id of the last request that another thread has submitted and this thread has taken */
-    struct pollfd *fds; /* what the last poll waited for */
+    struct conn_reply other; /* the message that answers none of them: a notice, or an answer to HELLO */
+    uint64_t taken;          /* id of the last request that another thread has submitted and this thread has taken */
+    struct pollfd *fds;      /* what the last poll waited for */
     uint32_t fds_capacity;
     struct conn_part *parts;
     struct conn_trace tracing;
@@ -342,7 +343,7 @@ static int64_t expire_requests(struct conn *self, int64_t now_ns)
             next = request->deadline_ns < next ? request->deadline_ns : next;
             continue;
         }
-        char text[sizeof request->reply->text];
+        char text[sizeof request->reply.text];
         requests_take(&self->pending, request->id);
         if (request->cancelled) {
             request_end(request, RP_CANCELLED, "cancelled by the caller");
@@ -994,7 +995,7 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
     } else if (id == self->hello_id) {
         link_answer(self, reply);
     } else {
-        struct conn_request *request = take_answered(self, id, (rp_status)reply->view.status);
+        struct conn_request *request = take_answered(self, id, reply->status);
         if (request) {
             if (request->traced_ns) {
                 const ProtobufCFieldDescriptor *field =
@@ -1007,32 +1008,26 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
             }
             if (request->field == REPLAY__REQUEST__BODY_SAMPLE && self->hello)
                 reply->arena = conn_arena_ref(self->hello->arena);
-            request_answer(request, reply);
+            request_answer(request);
             return;
         }
     }
-    requests_drop_reply(&self->pending, reply);
+    reply_clear(reply);
 }
 
 static void take_replies(struct conn *self)
 {
     struct conn_reply *reply;
-    uint64_t lost;
     for (int i = 0; i < DRAIN_REPLIES; i++) {
         struct port from = {self->dealer, self->broker.channels ? &self->broker.channels->replies : NULL};
         bool open = from.channel || (from.socket && self->dealer_used);
-        if (!open || !requests_receive(&self->pending, from, &reply, &lost)) {
+        if (!open || !requests_receive(&self->pending, from, &self->other, &reply)) {
             self->dealer_used = false;
             return;
         }
         self->n_replies++;
-        struct conn_request *request = NULL;
         if (reply)
             take_reply(self, reply);
-        else if (lost && lost == self->hello_id) /* there was no memory for the answer */
-            link_no_memory(self);
-        else if (lost && (request = take_answered(self, lost, RP_NO_MEMORY)) != NULL)
-            request_end(request, RP_NO_MEMORY, "no memory for the broker's reply");
     }
 }
 
@@ -1390,6 +1385,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     TAILQ_INIT(&self->submitted);
     TAILQ_INIT(&self->loans);
     TAILQ_INIT(&self->pending.list);
+    reply_init(&self->other);
     pthread_cond_init(&self->changed, NULL);
     int64_t min_ms = options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
     int64_t max_ms = options->backoff_max_ms > 0 ? options->backoff_max_ms : 500;

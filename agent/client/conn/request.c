@@ -19,23 +19,24 @@ struct conn_reply *reply_no_memory(void)
     return (struct conn_reply *)(uintptr_t)&no_memory;
 }
 
-static struct conn_reply *reply_new(void)
+void reply_init(struct conn_reply *self)
 {
-    struct conn_reply *self = calloc(1, sizeof *self);
-    if (!self)
-        return NULL;
     zmq_msg_init(&self->header);
     self->payload = self->few;
     self->capacity = REPLY_FRAMES;
-    return self;
+    self->n_payload = 0;
+    self->answered = false;
 }
 
-static void reply_close_frames(struct conn_reply *self)
+void reply_clear(struct conn_reply *self)
 {
     zmq_msg_close(&self->header);
     for (uint32_t i = 0; i < self->n_payload; i++)
         zmq_msg_close(&self->payload[i]);
-    self->n_payload = 0;
+    if (self->payload != self->few)
+        free(self->payload);
+    conn_arena_unref(&self->arena);
+    reply_init(self);
 }
 
 void conn_reply_destroy(struct conn_reply **self)
@@ -44,11 +45,8 @@ void conn_reply_destroy(struct conn_reply **self)
     *self = NULL;
     if (!reply || reply == &no_memory)
         return;
-    reply_close_frames(reply);
-    if (reply->payload != reply->few)
-        free(reply->payload);
-    conn_arena_unref(&reply->arena);
-    free(reply);
+    reply_clear(reply);
+    free(reply); /* its request */
 }
 
 rp_status conn_reply_status(const struct conn_reply *self, rp_error *err)
@@ -171,9 +169,7 @@ struct conn_request *request_new(uint64_t client, const struct conn_message *mes
     self->deadline_ns = conn_deadline(message->timeout_ms);
     if (n_payload)
         self->payload = malloc(n_payload * sizeof *self->payload);
-    self->reply = reply_new();
-    if ((n_payload && !self->payload) || !self->reply || !write_header(&self->header, client, message)) {
-        conn_reply_destroy(&self->reply);
+    if ((n_payload && !self->payload) || !write_header(&self->header, client, message)) {
         free(self->payload);
         free(self);
         return NULL;
@@ -183,17 +179,24 @@ struct conn_request *request_new(uint64_t client, const struct conn_message *mes
         zmq_msg_move(&self->payload[i], &message->payload[i]);
     }
     self->n_payload = n_payload;
+    reply_init(&self->reply);
     return self;
 }
 
-void request_free(struct conn_request *self)
+/* Frees what was sent. Returns the reply, which goes on. */
+static struct conn_reply *request_close(struct conn_request *self)
 {
     zmq_msg_close(&self->header);
     for (uint32_t i = 0; i < self->n_payload; i++)
         zmq_msg_close(&self->payload[i]);
     free(self->payload);
-    conn_reply_destroy(&self->reply);
-    free(self);
+    return &self->reply;
+}
+
+void request_free(struct conn_request *self)
+{
+    struct conn_reply *reply = request_close(self);
+    conn_reply_destroy(&reply);
 }
 
 void request_name(struct conn_request *self, uint64_t id)
@@ -221,22 +224,19 @@ bool request_transmit(struct conn_request *self, struct port to, uint64_t settle
     return true;
 }
 
-void request_answer(struct conn_request *self, struct conn_reply *reply)
+void request_answer(struct conn_request *self)
 {
-    self->fn(self->ctx, reply);
-    request_free(self);
+    self->fn(self->ctx, request_close(self));
 }
 
 void request_end(struct conn_request *self, rp_status status, const char *format, ...)
 {
-    struct conn_reply *reply = self->reply;
     va_list args;
     va_start(args, format);
-    vsnprintf(reply->text, sizeof reply->text, format, args);
+    vsnprintf(self->reply.text, sizeof self->reply.text, format, args);
     va_end(args);
-    reply->status = status;
-    self->reply = NULL;
-    request_answer(self, reply);
+    self->reply.status = status;
+    request_answer(self);
 }
 
 /* ---- requests that wait */
@@ -270,56 +270,32 @@ struct conn_request *requests_take(struct requests *self, uint64_t id)
     return request;
 }
 
-void requests_drop_reply(struct requests *self, struct conn_reply *reply)
-{
-    struct conn_request *request = requests_find(self, reply->view.id);
-    if (!request || request->reply) {
-        conn_reply_destroy(&reply);
-        return;
-    }
-    reply_close_frames(reply);
-    zmq_msg_init(&reply->header);
-    reply->answered = false;
-    request->reply = reply;
-}
-
-bool requests_receive(struct requests *self, struct port from, struct conn_reply **out, uint64_t *lost)
+bool requests_receive(struct requests *self, struct port from, struct conn_reply *other, struct conn_reply **out)
 {
     zmq_msg_t frame;
     struct wire_reply view;
     bool more = false;
     *out = NULL;
-    *lost = 0;
     zmq_msg_init(&frame);
     bool got = port_receive(from, &frame, &more);
     if (got && from.channel) /* a socket removes the envelope itself */
         got = more && port_receive(from, &frame, &more);
-    if (!got) {
-        zmq_msg_close(&frame);
-        return false;
-    }
-    bool sound = wire_read_reply(zmq_msg_data(&frame), zmq_msg_size(&frame), &view, NULL) == RP_OK;
-    struct conn_request *request = sound ? requests_find(self, view.id) : NULL;
-    struct conn_reply *reply = request ? request->reply : sound ? reply_new() : NULL;
-    if (request)
-        request->reply = NULL;
-    bool ok = reply != NULL;
-    if (ok)
+    if (got && wire_read_reply(zmq_msg_data(&frame), zmq_msg_size(&frame), &view, NULL) == RP_OK) {
+        struct conn_request *request = requests_find(self, view.id);
+        struct conn_reply *reply = *out = request ? &request->reply : other;
         zmq_msg_move(&reply->header, &frame);
-    while (more && port_receive(from, &frame, &more))
-        ok = ok && reply_add_frame(reply, &frame);
-    zmq_msg_close(&frame);
-    if (ok) {
         wire_read_reply(zmq_msg_data(&reply->header), zmq_msg_size(&reply->header), &reply->view, NULL);
         reply->answered = true;
-        reply->status = (rp_status)reply->view.status;
-        *out = reply;
-        return true;
+        reply->status = (rp_status)view.status;
     }
-    *lost = sound ? view.id : 0;
-    if (reply) {
-        reply->view.id = view.id;
-        requests_drop_reply(self, reply);
+    bool ok = *out != NULL;
+    while (got && more && port_receive(from, &frame, &more))
+        ok = ok && reply_add_frame(*out, &frame);
+    zmq_msg_close(&frame);
+    if (*out && !ok) {
+        (*out)->answered = false;
+        (*out)->status = RP_NO_MEMORY;
+        memcpy((*out)->text, no_memory.text, sizeof no_memory.text);
     }
-    return true;
+    return got;
 }
