@@ -99,7 +99,7 @@ static ALWAYS_INLINE void shuffle_width(const uint8_t *in, uint8_t *out, size_t 
 }
 
 /* The width is a constant in each of these calls. */
-static ALWAYS_INLINE void shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, const bool back)
+void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, bool back)
 {
     size_t bytes = (size_t)shape->rows * shape->row_bytes;
     if (shape->elem_bytes == 2)
@@ -112,16 +112,6 @@ static ALWAYS_INLINE void shuffle(const struct codec_shape *shape, const uint8_t
         shuffle_width(in, out, bytes / 16, 16, back);
     else
         memcpy(out, in, bytes);
-}
-
-void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out)
-{
-    shuffle(shape, in, out, false);
-}
-
-void codec_unshuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out)
-{
-    shuffle(shape, in, out, true);
 }
 
 /* ---- delta */
@@ -328,7 +318,7 @@ static rp_status codec_filter(const struct encoder *self, int32_t codec, const u
     }
     if (codec_has_shuffle(codec)) {
         RP_TRY(codec_room(&scratch->b, &scratch->b_size, self->raw * 2, err));
-        codec_shuffle(self->shape, *out, scratch->b);
+        codec_shuffle(self->shape, *out, scratch->b, false);
         *out = scratch->b;
     }
     return RP_OK;
@@ -479,7 +469,7 @@ rp_status codec_decode(struct codec_scratch *scratch, uint8_t codec, const struc
     if (n < 0 || (size_t)n != raw)
         return err_set(err, RP_DATA_LOSS, "an lz4 block of %zu bytes does not decompress to %zu bytes", size, raw);
     if (shuffled)
-        codec_unshuffle(shape, target, out);
+        codec_shuffle(shape, target, out, true);
     if (codec_has_delta(codec))
         codec_undelta(shape, out);
     return RP_OK;

@@ -13,16 +13,13 @@
 /* Replaces "*" by the host in a tcp endpoint. False: out of memory. */
 static bool complete_endpoint(char **endpoint, const char *host)
 {
-    static const char any[] = "tcp://*:";
-    if (strncmp(*endpoint, any, sizeof any - 1) != 0 || !host)
+    char *whole;
+    if (strncmp(*endpoint, "tcp://*:", 8) != 0 || !host)
         return true;
-    size_t size = strlen(*endpoint) + strlen(host);
-    char *out = malloc(size);
-    if (!out)
+    if (asprintf(&whole, "tcp://%s%s", host, strrchr(*endpoint, ':')) < 0)
         return false;
-    snprintf(out, size, "tcp://%s:%s", host, *endpoint + sizeof any - 1);
     free(*endpoint);
-    *endpoint = out;
+    *endpoint = whole;
     return true;
 }
 
