@@ -71,7 +71,6 @@ uint32_t conn_hello_count(const struct conn_hello *self)
 rp_status conn_hello_table(const struct conn_hello *self, const char *name, uint32_t *index, rp_error *err)
 {
     char list[300] = "";
-    size_t at = 0;
     if (!name || strlen(name) > RP_MAX_NAME)
         return err_set(err, RP_INVALID_ARGUMENT, "a table's name has 1 to %u bytes", RP_MAX_NAME);
     for (uint32_t i = 0; i < self->says->n_tables; i++) {
@@ -81,8 +80,7 @@ rp_status conn_hello_table(const struct conn_hello *self, const char *name, uint
                 *index = i;
             return RP_OK;
         }
-        if (at < sizeof list - 1)
-            at += (size_t)snprintf(list + at, sizeof list - at, "%s'%.64s'", i ? ", " : "", other);
+        text_append(list, sizeof list, "%s'%.64s'", i ? ", " : "", other);
     }
     return err_set(err, RP_NOT_FOUND, "no table '%.64s': the broker has %s", name,
                    self->says->n_tables ? list : "no tables");

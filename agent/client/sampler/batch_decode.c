@@ -299,11 +299,10 @@ static bool fields_agree(const struct batch_field *a, const struct batch_field *
 /* Writes "float32[84,84]", for messages. */
 static void field_describe(const struct batch_field *self, char *out, size_t size)
 {
-    int at = snprintf(out, size, "%s[", dtype_name(self->dtype));
-    for (uint32_t i = 0; i < self->rank && at >= 0 && (size_t)at < size; i++)
-        at += snprintf(out + at, size - (size_t)at, "%s%u", i ? "," : "", self->shape[i]);
-    if (at >= 0 && (size_t)at < size)
-        snprintf(out + at, size - (size_t)at, "]%s", self->squeeze ? "" : " per step");
+    snprintf(out, size, "%s[", dtype_name(self->dtype));
+    for (uint32_t i = 0; i < self->rank; i++)
+        text_append(out, size, "%s%u", i ? "," : "", self->shape[i]);
+    text_append(out, size, "]%s", self->squeeze ? "" : " per step");
 }
 
 /* ---- the pieces of a reply ---- */

@@ -162,11 +162,10 @@ static void take_credit(struct writer_session *self, const Replay__Credit *credi
     uint64_t seen = self->outbox.rejections_seen, released = self->outbox.released_bytes;
     if (credit->n_waiting > 0) {
         struct handoff *handoff = self->handoff;
-        size_t at = 0;
         pthread_mutex_lock(&handoff->news->mutex);
-        for (size_t i = 0; i < credit->n_waiting && at < sizeof handoff->why; i++)
-            at += (size_t)snprintf(handoff->why + at, sizeof handoff->why - at, "%s%s", i ? "; " : "",
-                                   credit->waiting[i]);
+        handoff->why[0] = '\0';
+        for (size_t i = 0; i < credit->n_waiting; i++)
+            text_append(handoff->why, sizeof handoff->why, "%s%s", i ? "; " : "", credit->waiting[i]);
         pthread_mutex_unlock(&handoff->news->mutex);
     }
     outbox_credit(&self->outbox, credit);
