@@ -21,7 +21,6 @@
 static void answer_read(struct gather_answer *self, Replay__Reply__BodyCase want, struct conn *conn)
 {
     rp_error err = {0};
-    char title[300];
     self->answered = self->reply && self->reply->answered;
     self->status = self->reply ? conn_reply_status(self->reply, &err) : RP_UNAVAILABLE;
     if (self->status == RP_OK && want != REPLAY__REPLY__BODY__NOT_SET)
@@ -34,7 +33,7 @@ static void answer_read(struct gather_answer *self, Replay__Reply__BodyCase want
     self->away_ns = conn_away_ns(conn);
     if (!self->problem[0])
         snprintf(self->problem, sizeof self->problem, "%s has not answered within a second after the others",
-                 conn_title(conn, title, sizeof title));
+                 conn_title(conn));
 }
 
 static rp_status answers_judge(struct gather_answers *self, rp_error *err)

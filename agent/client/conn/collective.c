@@ -55,9 +55,8 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
     struct conn_reply *reply = conn_ticket_await(ticket, deadline);
     conn_waited_add(conn, clock_ns() - start);
     if (!reply && !conn_is_stopped()) {
-        char title[300];
-        return err_set(err, RP_DEADLINE_EXCEEDED, "%s has not answered an addition within %lld ms",
-                       conn_title(conn, title, sizeof title), (long long)timeout_ms);
+        return err_set(err, RP_DEADLINE_EXCEEDED, "%s has not answered an addition within %lld ms", conn_title(conn),
+                       (long long)timeout_ms);
     }
     rp_status status = reply ? read_value(reply, value, err) : conn_stopped(err);
     conn_reply_destroy(&reply);

@@ -273,13 +273,14 @@ static bool has_number(const struct conn *self)
     return conn_shards_several(self->shards) && conn_shard(self) != CONN_SHARD_UNKNOWN;
 }
 
-const char *conn_title(const struct conn *self, char *out, size_t size)
+const char *conn_title(const struct conn *self)
 {
+    static _Thread_local char text[300];
     if (has_number(self))
-        snprintf(out, size, "shard %u at %s", self->shard, conn_endpoint(self));
+        snprintf(text, sizeof text, "shard %u at %s", self->shard, conn_endpoint(self));
     else
-        snprintf(out, size, "the broker at %s", conn_endpoint(self));
-    return out;
+        snprintf(text, sizeof text, "the broker at %s", conn_endpoint(self));
+    return text;
 }
 
 void conn_describe(struct conn *self, char *out, size_t size)
@@ -351,8 +352,8 @@ static int64_t expire_requests(struct conn *self, int64_t now_ns)
             conn_describe(self, text, sizeof text);
             request_end(request, RP_UNAVAILABLE, "%s", text);
         } else {
-            request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms",
-                        conn_title(self, text, sizeof text), (long long)request->timeout_ms);
+            request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms", conn_title(self),
+                        (long long)request->timeout_ms);
         }
         after = TAILQ_FIRST(&self->pending.list); /* a reply function may have sent a request */
         next = INT64_MAX;
@@ -1110,9 +1111,8 @@ static uint32_t add_parts(struct conn *self, bool *ready)
 /* Returns the milliseconds until a time, at most `most`. */
 static int ms_until(int64_t until_ns, int most)
 {
-    int64_t left = until_ns - clock_ns();
-    int64_t left_ms = left <= 0 ? 0 : (left - 1) / NS_PER_MS + 1;
-    return left_ms < most ? (int)left_ms : most;
+    int64_t left_ms = conn_left_ms(until_ns);
+    return left_ms >= 0 && left_ms < most ? (int)left_ms : most;
 }
 
 /* Waits until there is something to do, or until the time has come. */

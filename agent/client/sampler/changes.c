@@ -289,9 +289,8 @@ static rp_status read_answer(const struct change_shard *shard, const struct conn
     if (status == RP_OK && counts[3])
         status = err_set(error, RP_INVALID_ARGUMENT, "%.*s", (int)reply->view.text.size, reply->view.text.data);
     *change = (rp_change){.applied = counts[1], .missing = counts[2], .refused = counts[3]};
-    char title[300];
     if (status != RP_OK && reply->answered && shard->updater->n_shards > 1)
-        err_prefix(error, "%s", conn_title(shard->conn, title, sizeof title));
+        err_prefix(error, "%s", conn_title(shard->conn));
     return status;
 }
 
