@@ -99,7 +99,7 @@ static ALWAYS_INLINE void shuffle_width(const uint8_t *in, uint8_t *out, size_t 
 }
 
 /* The width is a constant in each of these calls. */
-void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, bool back)
+static ALWAYS_INLINE void shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, const bool back)
 {
     size_t bytes = (size_t)shape->rows * shape->row_bytes;
     if (shape->elem_bytes == 2)
@@ -112,6 +112,14 @@ void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *
         shuffle_width(in, out, bytes / 16, 16, back);
     else
         memcpy(out, in, bytes);
+}
+
+void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, bool back)
+{
+    if (back)
+        shuffle(shape, in, out, true);
+    else
+        shuffle(shape, in, out, false);
 }
 
 /* ---- delta */

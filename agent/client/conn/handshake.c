@@ -61,7 +61,7 @@ void handshake_announced(struct handshake *self, const ProtobufCBinaryData *publ
 static bool ask_mechanism(void *context, const char *endpoint, char out[MECHANISM_BYTES + 1])
 {
     static const uint8_t ours[] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3};
-    uint8_t theirs[GREETING_BYTES], route[256];
+    uint8_t theirs[GREETING_BYTES] = {0}, route[256];
     size_t got = 0;
     int patience = PATIENCE_MS, none = 0, never = -1, ipv6 = endpoint_is_ipv6(endpoint), n = -1;
     void *raw = zmq_socket(context, ZMQ_STREAM);
