@@ -75,6 +75,8 @@ enum pick_event { EVENT_RECALL, EVENT_DROP, EVENT_REPLY, EVENT_OVERTAKEN, EVENT_
 
 #define NEVER (PICK_FREED + 1)
 
+/* What each event makes of a pick, in the order of the events. A recall or a drop comes from this side, a reply from the broker; a reply is
+ * overtaken if its memory holds other data by now, and used when it is decoded and when its last row is taken. */
 static const uint8_t transitions[][N_EVENTS] = {
     [PICK_ASKED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER, NEVER},
     [PICK_RECALLED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER, NEVER},
