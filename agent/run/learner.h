@@ -55,11 +55,5 @@ struct idle *learner_idle(struct learner *self);
 /* True if this learner leads: it publishes, saves and counts. */
 bool learner_leads(const struct learner *self);
 void learner_take_stats(struct learner *self, struct learner_stats *out);
-/* CRC-32C of the parameters: equal in learners that are in step. */
-uint32_t learner_fingerprint(const struct learner *self);
-
-/* The whole state: parameters, targets, optimisers, steps, generator. */
-rp_status learner_save(struct learner *self, const char *path, rp_error *err);
-rp_status learner_load(struct learner *self, const char *path, rp_error *err);
 
 #endif

@@ -256,7 +256,7 @@ static struct lockstep_report report_of(const struct lockstep *self, double eval
                                   .evaluation = evaluation,
                                   .training = recent_mean(self),
                                   .episodes = self->episodes,
-                                  .fingerprint = self->learner ? learner_fingerprint(self->learner) : 0,
+                                  .fingerprint = self->learner ? agent_fingerprint(self->agent) : 0,
                                   .stopped = is_stopped(self->options->stop)};
     for (uint32_t i = 0; self->players.loops && i < self->players.n; i++) {
         struct adder_stats stats;
@@ -393,7 +393,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
     if (status == RP_CANCELLED && is_stopped(options->stop))
         status = RP_OK;
     if (status == RP_OK && self.learner && options->weights_file)
-        status = learner_save(self.learner, options->weights_file, err);
+        status = weights_write_file(options->weights_file, self.agent->tensors, self.agent->n_tensors, err);
     *out = report_of(&self, self.evaluation);
     warn_of_breaks(&self);
     close_all(&self);

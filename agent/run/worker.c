@@ -532,7 +532,8 @@ static rp_status save(struct learner_work *self, rp_error *err)
 {
     if (!self->state_path[0] || !learner_leads(self->learner))
         return RP_OK;
-    return learner_save(self->learner, self->state_path, err);
+    const struct agent *agent = self->worker.agent;
+    return weights_write_file(self->state_path, agent->tensors, agent->n_tensors, err);
 }
 
 /* Only the disk has failed: the run goes on. */
@@ -630,7 +631,7 @@ static void learner_report(struct learner_work *self)
     scalars[n++] = (struct agent_scalar){"policy_staleness_max", stats.stale_max};
     scalars[n++] = (struct agent_scalar){"importance_weight", stats.weight_sum / items};
     scalars[n++] = (struct agent_scalar){"skipped_items", (double)stats.skipped};
-    scalars[n++] = (struct agent_scalar){"fingerprint", (double)learner_fingerprint(self->learner)};
+    scalars[n++] = (struct agent_scalar){"fingerprint", (double)agent_fingerprint(worker->agent)};
     for (uint32_t i = 0; i < stats.n_scalars; i++)
         scalars[n++] = stats.scalars[i];
     const struct run_log_at at = {clock_unix_s(), self->environment_steps, worker->agent->steps};
@@ -735,7 +736,7 @@ static rp_status learner_resume(struct learner_work *self, rp_error *err)
         say_fresh(self);
         return RP_OK;
     }
-    RP_TRY(learner_load(self->learner, self->state_path, err));
+    RP_TRY(weights_read_file(self->state_path, worker->agent->tensors, worker->agent->n_tensors, err));
     log_line(LEVEL_INFO, "A0205", "continues from saved state", "file=%s step=%llu", self->state_path,
              (unsigned long long)worker->agent->steps);
     return RP_OK;
