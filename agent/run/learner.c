@@ -404,22 +404,19 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     int64_t from = clock_ns();
     rp_batch *batch;
     rp_status status = rp_sampler_next(self->sampler, &batch, timeout_ms, err);
-    int64_t got = clock_ns();
-    self->idle.ns[IDLE_SAMPLE] += (uint64_t)(got - from);
+    waited(self, IDLE_SAMPLE, from);
     if (status == RP_RESOURCE_EXHAUSTED) { /* an item that is far too long makes its batch too large */
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL); /* or the broker has no place for the request */
         return skip(self, NULL, (uint32_t)self->options.agent->config.batch, err);
     }
     if (status != RP_OK)
         return status;
-    uint64_t idle = idle_total(&self->idle);
     int64_t traced = rp_trace_begin(self->options.client);
     status = use_batch(self, batch, err);
     rp_trace_end(self->options.client, "learner step", traced);
     rp_batch_release(&batch);
     if (status == RP_OK)
         take_snapshot(self, before);
-    self->stats.learn_ns += (uint64_t)(clock_ns() - got) - (idle_total(&self->idle) - idle);
     return status;
 }
 

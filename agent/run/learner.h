@@ -27,7 +27,6 @@ struct learner_options {
 struct learner_stats {
     uint64_t batches, items;
     uint64_t skipped;            /* items that do not fit environment and algorithm */
-    uint64_t learn_ns;           /* time for gradients and what follows, without waits */
     double age_sum_s, age_max_s; /* age of items since their insert */
     double stale_sum, stale_max; /* how many learner steps, or versions, an item is behind */
     double weight_sum;           /* of importance weights */
