@@ -11,6 +11,7 @@
 #include "agent/env/classic.h"
 #include "agent/env/env.h"
 #include "agent/learn/kernel.h"
+#include "proto/base/crc32c.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
@@ -235,12 +236,7 @@ void agent_add_net(struct agent *self, const char *prefix, const struct net *net
 
 void agent_add_vector(struct agent *self, const char *name, int32_t dtype, void *data, uint64_t n)
 {
-    struct tensor *tensor = next_tensor(self);
-    snprintf(tensor->name, sizeof tensor->name, "%s", name);
-    tensor->dtype = dtype;
-    tensor->rank = 1;
-    tensor->shape[0] = n;
-    tensor->data = data;
+    *next_tensor(self) = tensor_vector(name, dtype, data, n);
 }
 
 void agent_add_optim(struct agent *self, const char *prefix, struct optim *optim)
@@ -298,6 +294,11 @@ struct net_spec agent_net_spec(const struct agent *self, uint32_t outputs)
     for (uint32_t i = 0; i < out.n_hidden; i++)
         out.hidden[i] = (uint32_t)sizes[i];
     return out;
+}
+
+uint32_t agent_fingerprint(const struct agent *self)
+{
+    return crc32c(0, self->params, self->n_params * sizeof(float));
 }
 
 uint32_t agent_choose_discrete(const float *scores, uint32_t n, const struct agent_explore *explore, struct rng *rng)

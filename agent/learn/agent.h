@@ -162,6 +162,8 @@ struct agent *agent_new(const struct agent_config *config, const char *env_name,
 void agent_destroy(struct agent **self);
 /* Returns the value of an observation under the greedy policy, from which a priority bootstraps. */
 float agent_value(struct agent *self, const void *observation);
+/* CRC-32C of the parameters: equal in learners that are in step. */
+uint32_t agent_fingerprint(const struct agent *self);
 /* A learner's step: gradient, then apply. */
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
 

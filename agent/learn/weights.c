@@ -17,6 +17,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/io.h"
+#include "proto/base/need.h"
 
 enum { ENTRY_BYTES = 16, CHECKSUM_BYTES = 4, DATA_ALIGN = 64 };
 
@@ -27,26 +28,17 @@ static uint64_t align(uint64_t n, uint64_t to)
     return (n + to - 1) / to * to;
 }
 
-static uint32_t get32(const uint8_t *p)
+/* A number of `size` bytes: the format is little-endian, as the machines are. */
+static uint64_t get(const uint8_t *p, size_t size)
 {
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    uint64_t value = 0;
+    memcpy(&value, p, size);
+    return value;
 }
 
-static uint64_t get64(const uint8_t *p)
+static void put(uint8_t *p, uint64_t value, size_t size)
 {
-    return get32(p) | (uint64_t)get32(p + 4) << 32;
-}
-
-static void put32(uint8_t *p, uint32_t value)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (uint8_t)(value >> (8 * i));
-}
-
-static void put64(uint8_t *p, uint64_t value)
-{
-    put32(p, (uint32_t)value);
-    put32(p + 4, (uint32_t)(value >> 32));
+    memcpy(p, &value, size);
 }
 
 uint64_t tensor_bytes(const struct tensor *self)
@@ -55,6 +47,13 @@ uint64_t tensor_bytes(const struct tensor *self)
     for (uint32_t i = 0; i < self->rank; i++)
         n *= self->shape[i];
     return n;
+}
+
+struct tensor tensor_vector(const char *name, int32_t dtype, void *data, uint64_t n)
+{
+    struct tensor out = {.dtype = dtype, .rank = 1, .shape = {n}, .data = data};
+    snprintf(out.name, sizeof out.name, "%s", name);
+    return out;
 }
 
 /* ---- writing */
@@ -87,9 +86,9 @@ static uint8_t *put_entry(uint8_t *p, const struct tensor *tensor, uint64_t offs
     p[0] = (uint8_t)length;
     p[1] = (uint8_t)tensor->dtype;
     p[2] = (uint8_t)tensor->rank;
-    put64(p + 8, offset);
+    put(p + 8, offset, 8);
     for (uint32_t i = 0; i < tensor->rank; i++)
-        put64(p + ENTRY_BYTES + 8 * (size_t)i, tensor->shape[i]);
+        put(p + ENTRY_BYTES + 8 * (size_t)i, tensor->shape[i], 8);
     memcpy(p + ENTRY_BYTES + 8 * (size_t)tensor->rank, tensor->name, length);
     return p + entry_size(tensor->rank, length);
 }
@@ -102,10 +101,10 @@ void weights_encode(const struct tensor *tensors, uint32_t n, void *out)
     assert(n <= WEIGHTS_MAX_TENSORS);
     memset(block, 0, at);
     memcpy(block, magic, sizeof magic);
-    put32(block + 4, WEIGHTS_VERSION);
-    put32(block + 8, n);
-    put32(block + 12, (uint32_t)table);
-    put64(block + 16, size);
+    put(block + 4, WEIGHTS_VERSION, 4);
+    put(block + 8, n, 4);
+    put(block + 12, table, 4);
+    put(block + 16, size, 8);
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bytes = tensor_bytes(&tensors[i]), begin = align(at, DATA_ALIGN);
         memset(block + at, 0, begin - at);
@@ -116,7 +115,7 @@ void weights_encode(const struct tensor *tensors, uint32_t n, void *out)
     }
     memset(block + at, 0, align(at, 4) - at);
     at = align(at, 4);
-    put32(block + at, crc32c(0, block, at));
+    put(block + at, crc32c(0, block, at), 4);
 }
 
 /* ---- reading */
@@ -130,16 +129,16 @@ static rp_status weights_check_header(const uint8_t *head, uint64_t size, rp_err
     if (memcmp(head, magic, sizeof magic) != 0)
         return err_set(err, RP_DATA_LOSS, "these are not weights: they begin with %02x %02x %02x %02x, not with 'RPWT'",
                        head[0], head[1], head[2], head[3]);
-    if (get32(head + 4) != WEIGHTS_VERSION)
+    if (get(head + 4, 4) != WEIGHTS_VERSION)
         return err_set(err, RP_UNSUPPORTED,
-                       "the weights have format version %" PRIu32 "; this program reads version %d", get32(head + 4),
+                       "the weights have format version %" PRIu64 "; this program reads version %d", get(head + 4, 4),
                        WEIGHTS_VERSION);
-    if (get64(head + 16) > size)
+    if (get(head + 16, 8) > size)
         return err_set(err, RP_DATA_LOSS, "the weights are cut short: %" PRIu64 " of %" PRIu64 " bytes are there", size,
-                       get64(head + 16));
-    if (get64(head + 16) < size)
+                       get(head + 16, 8));
+    if (get(head + 16, 8) < size)
         return err_set(err, RP_DATA_LOSS, "the weights end after %" PRIu64 " bytes, but there are %" PRIu64,
-                       get64(head + 16), size);
+                       get(head + 16, 8), size);
     return RP_OK;
 }
 
@@ -192,7 +191,7 @@ static rp_status read_entry(struct walk *walk, uint32_t i, struct tensor *out, u
     uint32_t length = p[0];
     out->dtype = p[1];
     out->rank = p[2];
-    *offset = get64(p + 8);
+    *offset = get(p + 8, 8);
     if (length == 0 || length > WEIGHTS_MAX_NAME || out->rank > RP_MAX_RANK || !all_zero(p + 3, 5))
         return err_set(err, RP_DATA_LOSS,
                        "entry %" PRIu32 " of the weights is not valid: a name of %" PRIu32 " bytes, rank %" PRIu32, i,
@@ -200,7 +199,7 @@ static rp_status read_entry(struct walk *walk, uint32_t i, struct tensor *out, u
     if (left < entry_size(out->rank, length))
         return err_set(err, RP_DATA_LOSS, "the table of the weights ends within entry %" PRIu32, i);
     for (uint32_t k = 0; k < out->rank; k++)
-        out->shape[k] = get64(p + ENTRY_BYTES + 8 * (size_t)k);
+        out->shape[k] = get(p + ENTRY_BYTES + 8 * (size_t)k, 8);
     const uint8_t *name = p + ENTRY_BYTES + 8 * (size_t)out->rank;
     uint64_t used = ENTRY_BYTES + 8 * (uint64_t)out->rank + length, whole = entry_size(out->rank, length);
     if (!read_name(name, length, out->name) || !all_zero(name + length, whole - used))
@@ -250,29 +249,27 @@ static rp_status read_table(struct walk *walk, struct tensor *table, uint32_t n,
 static rp_status open_block(const uint8_t *block, size_t size, struct tensor **table, uint32_t *n, rp_error *err)
 {
     RP_TRY(weights_check_header(block, size, err));
-    uint64_t head = align(WEIGHTS_HEADER_BYTES + (uint64_t)get32(block + 12), DATA_ALIGN);
+    uint64_t head = align(WEIGHTS_HEADER_BYTES + get(block + 12, 4), DATA_ALIGN);
     if (size % 4 != 0 || size < head + CHECKSUM_BYTES)
-        return err_set(err, RP_DATA_LOSS, "%zu bytes of weights cannot hold a table of %" PRIu32 " and a checksum",
-                       size, get32(block + 12));
-    uint32_t stored = get32(block + size - CHECKSUM_BYTES), sum = crc32c(0, block, size - CHECKSUM_BYTES);
+        return err_set(err, RP_DATA_LOSS, "%zu bytes of weights cannot hold a table of %" PRIu64 " and a checksum",
+                       size, get(block + 12, 4));
+    uint32_t stored = (uint32_t)get(block + size - CHECKSUM_BYTES, 4), sum = crc32c(0, block, size - CHECKSUM_BYTES);
     if (stored != sum)
         return err_set(err, RP_DATA_LOSS,
                        "the weights are damaged: their checksum is %08" PRIx32 " and should be %08" PRIx32, sum,
                        stored);
     struct walk walk = {.block = block,
                         .entry = WEIGHTS_HEADER_BYTES,
-                        .table_end = WEIGHTS_HEADER_BYTES + (uint64_t)get32(block + 12),
+                        .table_end = WEIGHTS_HEADER_BYTES + get(block + 12, 4),
                         .data = head,
                         .data_end = size - CHECKSUM_BYTES};
-    *n = get32(block + 8);
+    *n = (uint32_t)get(block + 8, 4);
     if (*n > WEIGHTS_MAX_TENSORS || !all_zero(block + 24, 8))
         return err_set(err, RP_DATA_LOSS,
                        "the header of the weights is not valid: %" PRIu32 " tensors; at most %u are "
                        "possible",
                        *n, WEIGHTS_MAX_TENSORS);
-    *table = calloc(*n > 0 ? *n : 1, sizeof **table);
-    if (*table == NULL)
-        return err_set(err, RP_NO_MEMORY, "no memory for the table of %" PRIu32 " tensors", *n);
+    *table = need_alloc((*n + 1) * sizeof **table);
     rp_status status = read_table(&walk, *table, *n, err);
     if (status != RP_OK) {
         free(*table);
@@ -373,10 +370,10 @@ static void make_bf16(struct tensor *tensors, uint32_t n, uint16_t *memory)
 rp_status weights_bf16(const void *block, size_t size, uint8_t **out, size_t *out_size, rp_error *err)
 {
     uint32_t n = 0;
-    struct tensor *tensors = calloc(WEIGHTS_MAX_TENSORS, sizeof *tensors);
+    struct tensor *tensors = need_alloc(WEIGHTS_MAX_TENSORS * sizeof *tensors);
     uint8_t *aligned = NULL;
     uint16_t *memory = malloc(size / 2 + 1);
-    rp_status status = tensors && memory ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", size);
+    rp_status status = memory ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", size);
     if (status == RP_OK && (uintptr_t)block % sizeof(uint32_t)) {
         aligned = malloc(size);
         status = aligned ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", size);

@@ -25,6 +25,8 @@ struct tensor {
 };
 
 uint64_t tensor_bytes(const struct tensor *self);
+/* A tensor of n numbers. */
+struct tensor tensor_vector(const char *name, int32_t dtype, void *data, uint64_t n);
 
 /* Bytes that weights_encode writes. Names are 1 to WEIGHTS_MAX_NAME visible ASCII characters, each once; at most
  * WEIGHTS_MAX_TENSORS. */

@@ -37,18 +37,6 @@ void actor_init(struct actor *self, const struct actor_options *options)
                                  (uint32_t)actors->count * self->options.environments);
 }
 
-struct adder *actor_adder(const struct run_config *config, const struct agent *agent, rp_client *client,
-                          const char *name, int64_t timeout_ms, rp_error *err)
-{
-    return adder_new(&(struct adder_options){.client = client,
-                                             .name = name,
-                                             .config = &config->adder,
-                                             .spec = &agent->spec,
-                                             .with_log_prob = agent->ops->stores_log_prob,
-                                             .timeout_ms = timeout_ms},
-                     err);
-}
-
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err)
 {
     self->noisy = false;
@@ -113,16 +101,10 @@ const void *actor_action(const struct actor *self, const struct agent_choice *ch
     return self->options.agent->spec.n_actions ? (const void *)&choice->discrete : choice->continuous;
 }
 
-/* Returns the client of its parameters, whose trace gets its spans; NULL: it has none. */
-static rp_client *actor_client(const struct actor *self)
-{
-    return self->options.variables ? self->options.variables->client : NULL;
-}
-
 void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices)
 {
     struct agent *agent = actors[0]->options.agent;
-    int64_t traced = rp_trace_begin(actor_client(actors[0]));
+    int64_t traced = rp_trace_begin(actors[0]->options.client);
     size_t bytes = env_observation_bytes(&agent->spec);
     for (uint32_t from = 0; from < n; from += ACTOR_ROWS) {
         struct agent_explore explore[ACTOR_ROWS];
@@ -137,13 +119,7 @@ void actor_select_many(struct actor *const *actors, uint32_t n, const void *obse
         for (uint32_t i = 0; i < rows; i++)
             settle(actors[from + i], &explore[i], &choices[from + i]);
     }
-    rp_trace_end(actor_client(actors[0]), "choose actions", traced);
-}
-
-const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice)
-{
-    actor_select_many(&self, 1, observation, choice);
-    return actor_action(self, choice);
+    rp_trace_end(actors[0]->options.client, "choose actions", traced);
 }
 
 /* The table is full of items that were not sampled yet, or the broker is away: logs that, and waits. */
@@ -163,15 +139,13 @@ static rp_status wait_for_room(struct actor *self, rp_error *err)
         }
         status = adder_wait(self->options.adder, WAIT_MS, err);
     }
-    self->idle.ns[IDLE_CREDIT] += (uint64_t)(clock_ns() - from);
+    self->options.idle->ns[IDLE_CREDIT] += (uint64_t)(clock_ns() - from);
     return status;
 }
 
 rp_status actor_offer(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
                       const void *next_observation, rp_error *err)
 {
-    self->steps++;
-    self->total++;
     if (!self->options.adder)
         return RP_OK;
     struct agent *agent = self->options.agent;
@@ -198,36 +172,7 @@ static rp_status actor_observe(struct actor *self, const struct agent_choice *ch
     return status == RP_DEADLINE_EXCEEDED ? wait_for_room(self, err) : status;
 }
 
-static rp_status actor_update(struct actor *self, rp_error *err)
-{
-    struct variables *variables = self->options.variables;
-    /* With several environments each step here is one of a round. */
-    uint64_t every = (uint64_t)self->options.config->actors.pull_every / self->options.environments;
-    if (!variables || (every > 1 && self->steps % every != 0))
-        return RP_OK;
-    bool fresh;
-    RP_TRY(variables_pull(variables, 0, &fresh, err));
-    if (fresh && self->options.adder)
-        adder_set_policy(self->options.adder, variables_stamp(variables, self->options.config));
-    return RP_OK;
-}
-
 /* ---- the environment loop ---- */
-
-void environment_loop_init(struct environment_loop *self, struct env *env, const struct actor_options *options)
-{
-    *self = (struct environment_loop){
-        .env = env, .observation = env_observation_new(env), .next = env_observation_new(env)};
-    actor_init(&self->actor, options);
-}
-
-void environment_loop_fini(struct environment_loop *self)
-{
-    free(self->observation);
-    free(self->next);
-    recording_destroy(&self->recording);
-    *self = (struct environment_loop){0};
-}
 
 static rp_status begin_episode(struct environment_loop *self, rp_error *err)
 {
@@ -242,11 +187,10 @@ static rp_status begin_episode(struct environment_loop *self, rp_error *err)
 }
 
 /* Takes a step with self->choice and self->action. */
-static rp_status take_step(struct environment_loop *self, bool *ended, rp_error *err)
+static rp_status take_step(struct environment_loop *self, rp_error *err)
 {
     rp_env_result result;
-    rp_client *client = actor_client(&self->actor);
-    *ended = false;
+    rp_client *client = self->actor.options.client;
     int64_t traced = rp_trace_begin(client);
     env_step(self->env, self->action, self->next, &result);
     rp_trace_end(client, "environment step", traced);
@@ -258,65 +202,23 @@ static rp_status take_step(struct environment_loop *self, bool *ended, rp_error 
     if (self->recorded)
         recording_step(self->recording, self->env, self->next, self->action, &result);
     RP_TRY(actor_observe(&self->actor, &self->choice, &result, self->next, err));
-    RP_TRY(actor_update(&self->actor, err));
-
     void *swap = self->observation;
     self->observation = self->next;
     self->next = swap;
     self->episode.steps++;
     self->episode.value += (double)result.reward;
     self->episode.truncated = result.truncated;
-    if (result.terminal || result.truncated) {
-        self->running = false;
-        *ended = true;
-    }
-    return RP_OK;
-}
-
-rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err)
-{
-    *ended = false;
-    if (!self->running)
-        RP_TRY(begin_episode(self, err));
-    self->action = actor_select(&self->actor, self->observation, &self->choice);
-    env_announce(self->env, self->action);
-    return take_step(self, ended, err);
-}
-
-rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, struct show *show, struct measured *out,
-                                    rp_error *err)
-{
-    *out = (struct measured){.lowest = INFINITY, .highest = -INFINITY};
-    while (out->episodes < n) {
-        double before = self->running ? self->episode.value : 0.0;
-        bool ended;
-        if (is_stopped(self->actor.options.stop))
-            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)out->episodes,
-                           (unsigned long long)n);
-        self->recorded = self->recording && out->episodes + 1 == n;
-        RP_TRY(environment_loop_step(self, &ended, err));
-        if (show)
-            show_step(show, self, self->episode.value - before, ended);
-        if (!ended)
-            continue;
-        double value = self->episode.value;
-        out->episodes++;
-        out->steps += self->episode.steps;
-        out->sum += value;
-        out->squares += value * value;
-        out->lowest = fmin(out->lowest, value);
-        out->highest = fmax(out->highest, value);
-    }
+    self->running = !result.terminal && !result.truncated;
     return RP_OK;
 }
 
 /* ---- a crew ---- */
 
-rp_status crew_open(struct crew *self, const struct crew_options *options, rp_error *err)
+static rp_status open_envs(struct crew *self, rp_error *err)
 {
+    const struct crew_options *options = &self->options;
     const struct run_config *config = options->config;
     const struct env_config *env = &config->environment;
-    *self = (struct crew){.options = *options};
     if (options->python && env_is_python(env) && !options->provider)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.%s' with the "
@@ -327,9 +229,20 @@ rp_status crew_open(struct crew *self, const struct crew_options *options, rp_er
     for (uint32_t i = 0; i < self->n; i++)
         env_seed(&self->envs.envs[i], worker_seed(config, options->evaluates ? "evaluator-environment" : "environment",
                                                   options->index * self->n + i));
+    return RP_OK;
+}
+
+rp_status crew_open(struct crew *self, const struct crew_options *options, rp_error *err)
+{
+    const struct run_config *config = options->config;
+    *self = (struct crew){.options = *options, .n = options->n};
+    if (!options->spec)
+        RP_TRY(open_envs(self, err));
     struct agent_config agent = config->agent;
     agent.acting_rows = self->n < ACTOR_ROWS ? self->n : ACTOR_ROWS;
-    self->agent = agent_new(&agent, env_name(env), &self->envs.envs[0].spec, worker_seed(config, "parameters", 0), err);
+    self->agent =
+        agent_new(&agent, env_name(&config->environment), options->spec ? options->spec : &self->envs.envs[0].spec,
+                  worker_seed(config, "parameters", 0), err);
     return self->agent ? RP_OK : (rp_status)err->status;
 }
 
@@ -342,19 +255,31 @@ static rp_status open_loop(struct crew *self, rp_client *client, uint32_t i, rp_
     struct adder *adder = NULL;
     char name[48];
     snprintf(name, sizeof name, i ? "actor-%u.%u" : "actor-%u", options->index, i);
-    if (acts && !(adder = actor_adder(config, self->agent, client, name, JOIN_MS, err)))
+    const struct adder_options adding = {.client = client,
+                                         .name = name,
+                                         .config = &config->adder,
+                                         .spec = &self->agent->spec,
+                                         .with_log_prob = self->agent->ops->stores_log_prob,
+                                         .timeout_ms = options->join_ms != 0 ? options->join_ms : JOIN_MS};
+    if (options->inserts && !(adder = adder_new(&adding, err)))
         return (rp_status)err->status;
     const struct actor_options actor = {.config = config,
                                         .agent = self->agent,
                                         .adder = adder,
-                                        .variables =
-                                            acts && i == 0 && !config->actors.weights[0] ? &self->variables : NULL,
+                                        .client = acts && i == 0 ? client : NULL,
+                                        .idle = &self->idle,
                                         .index = index,
                                         .environments = options->environments > 0 ? options->environments : self->n,
                                         .seed = worker_seed(config, acts ? "actor" : "evaluator", index),
                                         .greedy = !acts || config->actors.greedy,
                                         .stop = options->stop};
-    environment_loop_init(&self->loops[i], &self->envs.envs[i], &actor);
+    struct environment_loop *loop = &self->loops[i];
+    if (!options->spec)
+        *loop = (struct environment_loop){.env = &self->envs.envs[i],
+                                          .observation = env_observation_new(&self->envs.envs[i]),
+                                          .next = env_observation_new(&self->envs.envs[i])};
+    actor_init(&loop->actor, &actor);
+    self->actors[i] = &loop->actor;
     return RP_OK;
 }
 
@@ -380,7 +305,9 @@ rp_status crew_close(struct crew *self, int64_t timeout_ms, rp_error *err)
         rp_status closing =
             adder_destroy(&self->loops[i].actor.options.adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
         status = status == RP_OK ? closing : status;
-        environment_loop_fini(&self->loops[i]);
+        free(self->loops[i].observation);
+        free(self->loops[i].next);
+        recording_destroy(&self->loops[i].recording);
     }
     free(self->loops);
     free(self->actors);
@@ -397,9 +324,23 @@ rp_status crew_close(struct crew *self, int64_t timeout_ms, rp_error *err)
 void crew_tell_policy(struct crew *self)
 {
     uint64_t policy = variables_stamp(&self->variables, self->options.config);
-    for (uint32_t i = 0; self->policy != policy && i < self->n; i++)
+    for (uint32_t i = 0; self->options.inserts && self->policy != policy && i < self->n; i++)
         adder_set_policy(self->loops[i].actor.options.adder, policy);
     self->policy = policy;
+}
+
+rp_status crew_update(struct crew *self, rp_error *err)
+{
+    const struct actors_section *actors = &self->options.config->actors;
+    uint32_t environments = self->options.environments > 0 ? self->options.environments : self->n;
+    bool fresh;
+    if (actors->weights[0] || ++self->rounds < (uint64_t)actors->pull_every / environments)
+        return RP_OK;
+    self->rounds = 0;
+    RP_TRY(variables_pull(&self->variables, 0, &fresh, err));
+    if (fresh)
+        crew_tell_policy(self);
+    return RP_OK;
 }
 
 rp_status crew_begin(struct crew *self, rp_error *err)
@@ -410,12 +351,13 @@ rp_status crew_begin(struct crew *self, rp_error *err)
 }
 
 /* Begins episodes, and gathers the loops that take a step with their observations. */
-static rp_status gather(struct crew *self, uint32_t n, uint64_t total, uint32_t *n_choosing, rp_error *err)
+static rp_status gather(struct crew *self, struct environment_loop *loops, uint32_t n, uint64_t total,
+                        uint32_t *n_choosing, rp_error *err)
 {
     size_t bytes = env_observation_bytes(&self->agent->spec);
     *n_choosing = 0;
     for (uint32_t i = 0; i < n; i++) {
-        struct environment_loop *loop = &self->loops[i];
+        struct environment_loop *loop = &loops[i];
         loop->action = NULL;
         loop->actor.total = total + i;
         if (!loop->running && env_resets_within_round(loop->env))
@@ -441,25 +383,46 @@ static void choose(struct crew *self, uint32_t n)
     }
 }
 
-rp_status crew_step(struct crew *self, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err)
+static void count_episode(struct measured *self, const struct episode *episode)
+{
+    self->episodes++;
+    self->steps += episode->steps;
+    self->sum += episode->value;
+    self->squares += episode->value * episode->value;
+    self->lowest = fmin(self->lowest, episode->value);
+    self->highest = fmax(self->highest, episode->value);
+}
+
+rp_status crew_step(struct crew *self, uint32_t first, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err)
 {
     uint32_t n_choosing;
     *taken = 0;
-    RP_TRY(gather(self, n, total, &n_choosing, err));
+    RP_TRY(gather(self, self->loops + first, n, total, &n_choosing, err));
     choose(self, n_choosing);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = first; i < first + n; i++) {
         struct environment_loop *loop = &self->loops[i];
-        bool ended = false;
-        if (loop->action) {
-            RP_TRY(take_step(loop, &ended, err));
-            (*taken)++;
-        } else {
+        if (!loop->action) {
             RP_TRY(begin_episode(loop, err));
+            continue;
         }
-        if (ended && self->ended)
-            self->ended(self->ctx, &loop->episode);
+        RP_TRY(take_step(loop, err));
+        (*taken)++;
+        if (!loop->running)
+            count_episode(&self->measured, &loop->episode);
     }
     return RP_OK;
+}
+
+void crew_get_stats(const struct crew *self, struct adder_stats *out)
+{
+    *out = (struct adder_stats){0};
+    for (uint32_t i = 0; self->loops && self->options.inserts && i < self->n; i++) {
+        struct adder_stats stats;
+        adder_get_stats(self->loops[i].actor.options.adder, &stats);
+        out->steps += stats.steps;
+        out->items += stats.items;
+        out->rejected += stats.rejected;
+    }
 }
 
 /* ---- evaluations ---- */
@@ -470,13 +433,32 @@ void crew_keep(struct crew *self, const char *folder, bool fresh)
     self->loops[0].recording = recording_new(folder, fresh);
 }
 
+rp_status crew_episodes(struct crew *self, uint64_t n, struct show *show, struct measured *out, rp_error *err)
+{
+    struct environment_loop *loop = &self->loops[0];
+    self->measured = (struct measured){.lowest = INFINITY, .highest = -INFINITY};
+    while (self->measured.episodes < n) {
+        double before = loop->running ? loop->episode.value : 0.0;
+        uint32_t taken;
+        if (is_stopped(self->options.stop))
+            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes",
+                           (unsigned long long)self->measured.episodes, (unsigned long long)n);
+        loop->recorded = loop->recording && self->measured.episodes + 1 == n;
+        RP_TRY(crew_step(self, 0, 1, 0, &taken, err));
+        if (show && taken > 0)
+            show_step(show, loop, loop->episode.value - before, !loop->running);
+    }
+    *out = self->measured;
+    return RP_OK;
+}
+
 rp_status crew_evaluate(struct crew *self, uint64_t steps, uint64_t learner_steps, struct best *out, rp_error *err)
 {
     *out = (struct best){.episodes = (uint64_t)self->options.config->evaluator.episodes,
                          .environment_steps = steps,
                          .learner_steps = learner_steps};
     struct measured measured;
-    RP_TRY(environment_loop_episodes(&self->loops[0], out->episodes, NULL, &measured, err));
+    RP_TRY(crew_episodes(self, out->episodes, NULL, &measured, err));
     out->value = measured.episodes ? measured.sum / (double)measured.episodes : 0.0;
     best_file_offer(&self->best, self->agent->tensors, self->agent->n_policy, out);
     recording_save(self->loops[0].recording, env_name(&self->options.config->environment), out);

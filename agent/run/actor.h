@@ -1,9 +1,10 @@
 /* The run room: actors, learners and evaluators, independent of the process that they run in (actor, learner, group, variables,
  * best), their logs (run_log, thin), each in a process of its own (worker), all in one process (lockstep), and
- * the command lines of replay-actor, replay-learner and replay-single (program). This header: an actor
- * chooses actions, passes observations to an adder, and takes newer parameters from time to time. Without an adder,
- * and greedy, it is an evaluator. An environment loop is an actor and an environment that take turns. The room may use environments, adders, algorithms, the configuration, the client library, and
- * the broker, which replay-single embeds. */
+ * the command lines of replay-actor, replay-learner and replay-single (program). The room may use environments, adders, algorithms, the
+ * configuration, the client library, and the broker, which replay-single embeds.
+ *
+ * This header: an actor chooses actions and passes observations to an adder. An environment loop is an actor and an environment that take
+ * turns. A crew has the loops of a process; without adders, and greedy, it is an evaluator. */
 #ifndef AGENT_RUN_ACTOR_H
 #define AGENT_RUN_ACTOR_H
 
@@ -21,11 +22,12 @@
 
 struct actor_options {
     const struct run_config *config;
-    struct agent *agent;         /* borrowed */
-    struct adder *adder;         /* borrowed; NULL: nothing is inserted */
-    struct variables *variables; /* borrowed; NULL: the parameters stay as they are */
-    uint32_t index;              /* among all environments of all actors */
-    uint32_t environments;       /* of each actor; 0 counts as 1 */
+    struct agent *agent;   /* borrowed */
+    struct adder *adder;   /* borrowed; NULL: nothing is inserted */
+    rp_client *client;     /* whose trace gets its spans; NULL: none */
+    struct idle *idle;     /* gets the time that it waits for room; borrowed */
+    uint32_t index;        /* among all environments of all actors */
+    uint32_t environments; /* of each actor; 0 counts as 1 */
     uint64_t seed;
     bool greedy;
     const atomic_bool *stop; /* set to end waits; may be NULL */
@@ -34,24 +36,17 @@ struct actor_options {
 struct actor {
     struct actor_options options;
     struct rng rng;
-    double epsilon;   /* epsilon of this actor, on the ladder */
-    uint64_t steps;   /* steps of this actor */
-    uint64_t total;   /* steps of all actors, as far as known: the owner sets it */
-    struct idle idle; /* time that it has waited, by cause */
-    uint32_t held;    /* further steps for which the present random action is kept */
+    double epsilon; /* epsilon of this actor, on the ladder */
+    uint64_t total; /* steps of all actors, as far as known: the owner sets it */
+    uint32_t held;  /* further steps for which the present random action is kept */
     struct agent_choice choice;
     bool noisy; /* the noise continues from the previous step of the same episode */
     float noise[RP_ENV_MAX_ACTION];
 };
 
-/* Makes the adder of an actor. NULL with err set. */
-struct adder *actor_adder(const struct run_config *config, const struct agent *agent, rp_client *client,
-                          const char *name, int64_t timeout_ms, rp_error *err);
 void actor_init(struct actor *self, const struct actor_options *options);
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err);
-/* Gives the action as the environment takes it; *choice has details. */
-const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice);
-/* The same for n actors that share an agent, in passes over up to ACTOR_ROWS of the n contiguous observations: the agent must have
+/* Chooses for n actors that share an agent, in passes over up to ACTOR_ROWS of the n contiguous observations: the agent must have
  * been made with acting_rows of ACTOR_ROWS, or of n if that is less. */
 #define ACTOR_ROWS 64u
 void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices);
@@ -66,7 +61,8 @@ double actor_epsilon(const struct actor *self);
 /* The epsilon of actor i of n: base^(1 + alpha i / (n - 1)); base alone if there is one actor. */
 double actor_ladder(double base, double alpha, uint32_t index, uint32_t n);
 
-/* ---- the environment loop: one step per call, so that the owner of several loops in one thread decides when each moves ---- */
+/* ---- a crew: environment loops that share a network, as an actor or an evaluator has them; or their actors alone, for a caller that
+ * steps the environments itself ---- */
 
 struct episode {
     uint64_t steps;
@@ -75,42 +71,35 @@ struct episode {
 };
 
 struct environment_loop {
-    struct env *env; /* borrowed */
+    struct env *env; /* borrowed; NULL: the owner of the loop steps it */
     struct actor actor;
     void *observation, *next;
     bool running;                /* inside an episode */
     struct agent_choice choice;  /* of the step that comes next */
     const void *action;          /* the same, as the environment takes it */
-    struct recording *recording; /* owned; gets the last of environment_loop_episodes; NULL: nothing is recorded */
+    struct recording *recording; /* owned; gets the last of crew_episodes; NULL: nothing is recorded */
     bool recorded;               /* the present episode is */
     struct episode episode;
 };
 
-void environment_loop_init(struct environment_loop *self, struct env *env, const struct actor_options *options);
-void environment_loop_fini(struct environment_loop *self);
-/* Takes one step. *ended: the episode is over, and self->episode describes it. */
-rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);
+/* Episodes that have ended. */
 struct measured {
     uint64_t episodes, steps;
     double sum, squares, lowest, highest; /* of the returns */
 };
 
-struct show;
-/* Runs whole episodes, and records the last. show: draws them; may be NULL. RP_CANCELLED: the actor was stopped. */
-rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, struct show *show, struct measured *out,
-                                    rp_error *err);
-
-/* ---- a crew: environment loops that share a network, as an actor or an evaluator has them ---- */
-
 struct crew_options {
     const struct run_config *config;
+    const rp_env_spec *spec;             /* of environments that the caller steps; NULL: crew_open opens them */
     const struct env_provider *provider; /* makes environments in Python; NULL: there are none */
     /* The program of the Python package that could do this with an environment in Python: "actor"; NULL: nothing is stepped. */
     const char *python;
     uint32_t index;        /* of the actor or evaluator */
     uint32_t n;            /* environments, unless the environment itself is many */
     uint32_t environments; /* of each actor; 0: n */
-    bool evaluates;        /* greedy, and nothing is inserted */
+    bool evaluates;        /* greedy, and with seeds of its own */
+    bool inserts;
+    int64_t join_ms; /* how long to wait for the broker when adders are made; 0: 30 s */
     const atomic_bool *stop;
 };
 
@@ -119,13 +108,13 @@ struct crew {
     struct env_group envs;
     struct agent *agent;
     struct variables variables;
-    struct environment_loop *loops; /* each with an adder of its own, but for an evaluator; NULL before crew_join */
+    struct environment_loop *loops; /* each with an adder of its own if it inserts; NULL before crew_join */
     uint32_t n;
-    uint64_t policy;       /* stamp of the parameters that the adders know */
-    struct best_file best; /* of an evaluator */
-    /* Called for each episode that ended; may be NULL. */
-    void (*ended)(void *ctx, const struct episode *episode);
-    void *ctx;
+    uint64_t policy;          /* stamp of the parameters that the adders know */
+    uint64_t rounds;          /* since it has looked for newer parameters */
+    struct best_file best;    /* of an evaluator */
+    struct measured measured; /* since its owner has cleared it */
+    struct idle idle;         /* time that its actors have waited, by cause */
     /* ---- of the loops that choose an action in this round */
     struct actor **actors;
     struct environment_loop **choosing;
@@ -141,14 +130,21 @@ rp_status crew_join(struct crew *self, rp_client *client, rp_error *err);
 rp_status crew_close(struct crew *self, int64_t timeout_ms, rp_error *err);
 /* Takes the first parameters: of actors.weights, or of a learner. RP_CANCELLED: stopped while waiting. */
 rp_status crew_begin(struct crew *self, rp_error *err);
-/* Takes one step in each of the first n loops. The network chooses all actions in one pass, and environments of a provider may
+/* Takes one step in each of n loops from `first` on. The network chooses all actions in one pass, and environments of a provider may
  * step in one call. A loop whose environment begins an episode within the round takes none. total: steps of all actors before.
  * *taken: number of steps. */
-rp_status crew_step(struct crew *self, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err);
+rp_status crew_step(struct crew *self, uint32_t first, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err);
 /* Tells all adders which parameters act from now on. */
 void crew_tell_policy(struct crew *self);
+/* Call after each round. Takes newer parameters if there are some, every actors.pull_every steps. */
+rp_status crew_update(struct crew *self, rp_error *err);
+/* Sums over its adders. */
+void crew_get_stats(const struct crew *self, struct adder_stats *out);
 /* Keeps the best parameters and the last episodes of evaluations in a folder; NULL or "": nowhere. fresh: from nothing. */
 void crew_keep(struct crew *self, const char *folder, bool fresh);
+struct show;
+/* Runs n whole episodes in the first loop, and records the last. show: draws them; may be NULL. RP_CANCELLED: stopped. */
+rp_status crew_episodes(struct crew *self, uint64_t n, struct show *show, struct measured *out, rp_error *err);
 /* Evaluates the present parameters. steps: of all actors; learner_steps: of the parameters. */
 rp_status crew_evaluate(struct crew *self, uint64_t steps, uint64_t learner_steps, struct best *out, rp_error *err);
 

@@ -20,20 +20,13 @@ bool best_replaces(const struct best *fresh, const struct best *before)
     return !isnan(fresh->value) && (!before || !(fresh->value < before->value));
 }
 
-static struct tensor number(const char *name, int32_t dtype, void *data)
-{
-    struct tensor out = {.dtype = dtype, .rank = 1, .shape = {1}, .data = data};
-    snprintf(out.name, sizeof out.name, "%s", name);
-    return out;
-}
-
 /* The learner's steps come last: a learner's whole state contains them already. */
 static void list_record(struct best *best, struct tensor out[RECORDS])
 {
-    out[0] = number("evaluation/return", RP_DTYPE_FLOAT64, &best->value);
-    out[1] = number("evaluation/episodes", RP_DTYPE_UINT64, &best->episodes);
-    out[2] = number("evaluation/environment_steps", RP_DTYPE_UINT64, &best->environment_steps);
-    out[3] = number(STEPS, RP_DTYPE_UINT64, &best->learner_steps);
+    out[0] = tensor_vector("evaluation/return", RP_DTYPE_FLOAT64, &best->value, 1);
+    out[1] = tensor_vector("evaluation/episodes", RP_DTYPE_UINT64, &best->episodes, 1);
+    out[2] = tensor_vector("evaluation/environment_steps", RP_DTYPE_UINT64, &best->environment_steps, 1);
+    out[3] = tensor_vector(STEPS, RP_DTYPE_UINT64, &best->learner_steps, 1);
 }
 
 rp_status best_read(const char *path, struct best *out, rp_error *err)

@@ -6,7 +6,6 @@
 
 #include "agent/run/stop.h"
 #include "proto/base/clock.h"
-#include "proto/base/crc32c.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
@@ -93,7 +92,7 @@ struct camp {
 
 static uint32_t print_of(const struct agent *agent)
 {
-    return crc32c(0, agent->params, agent->n_params * sizeof(float)) & (uint32_t)PART_MASK;
+    return agent_fingerprint(agent) & (uint32_t)PART_MASK;
 }
 
 static float *camp_part(float *tail, uint32_t role, uint32_t part, uint32_t index)
@@ -140,7 +139,7 @@ static uint32_t shared_tensors(struct agent *agent, uint64_t *round, struct tens
         if (strcmp(agent->tensors[i].name, "rng") != 0)
             out[n++] = agent->tensors[i];
     }
-    out[n++] = (struct tensor){.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = round};
+    out[n++] = tensor_vector("round", RP_DTYPE_UINT64, round, 1);
     return n;
 }
 
@@ -166,7 +165,7 @@ static rp_status take_state(struct learner_group *self, uint64_t round, rp_error
      * again is cheap. */
     int64_t wait_ms = 2 * *self->options.round_ms > STATE_LEAST_MS ? 2 * *self->options.round_ms : STATE_LEAST_MS;
     int64_t end_ns = clock_ns() + wait_ms * NS_PER_MS;
-    struct tensor which = {.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &found};
+    struct tensor which = tensor_vector("round", RP_DTYPE_UINT64, &found, 1);
     while (clock_ns() < end_ns) {
         if (is_stopped(self->options.stop))
             return err_set(err, RP_CANCELLED, "stopped while waiting for the state of the other learners");

@@ -8,7 +8,6 @@
 #include "agent/run/run_log.h"
 #include "agent/run/stop.h"
 #include "proto/base/clock.h"
-#include "proto/base/crc32c.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/io.h"
@@ -228,12 +227,6 @@ void learner_take_stats(struct learner *self, struct learner_stats *out)
     self->stats = (struct learner_stats){0};
 }
 
-uint32_t learner_fingerprint(const struct learner *self)
-{
-    const struct agent *agent = self->options.agent;
-    return crc32c(0, agent->params, agent->n_params * sizeof(float));
-}
-
 bool learner_leads(const struct learner *self)
 {
     return !self->group || group_info(self->group)->lead;
@@ -390,14 +383,15 @@ static rp_status join(struct learner *self, rp_error *err)
 static void take_snapshot(struct learner *self, uint64_t before)
 {
     const struct run_config *config = self->options.config;
-    uint64_t every = (uint64_t)config->learners.snapshot_every, steps = self->options.agent->steps;
+    const struct agent *agent = self->options.agent;
+    uint64_t every = (uint64_t)config->learners.snapshot_every, steps = agent->steps;
     if (every == 0 || steps / every == before / every || !config->folder || !config->folder[0] || !learner_leads(self))
         return;
     char path[512], why[512];
     rp_error err = {0};
     snprintf(path, sizeof path, "%s/snapshots/%012llu.weights", config->folder, (unsigned long long)steps);
     io_make_parents(path, 0755);
-    if (learner_save(self, path, &err) != RP_OK)
+    if (weights_write_file(path, agent->tensors, agent->n_tensors, &err) != RP_OK)
         log_line(LEVEL_ERROR, "A0210", "a snapshot of the learner could not be saved", "why=%s",
                  log_quote(why, sizeof why, err.text));
 }
@@ -410,22 +404,19 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     int64_t from = clock_ns();
     rp_batch *batch;
     rp_status status = rp_sampler_next(self->sampler, &batch, timeout_ms, err);
-    int64_t got = clock_ns();
-    self->idle.ns[IDLE_SAMPLE] += (uint64_t)(got - from);
+    waited(self, IDLE_SAMPLE, from);
     if (status == RP_RESOURCE_EXHAUSTED) { /* an item that is far too long makes its batch too large */
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL); /* or the broker has no place for the request */
         return skip(self, NULL, (uint32_t)self->options.agent->config.batch, err);
     }
     if (status != RP_OK)
         return status;
-    uint64_t idle = idle_total(&self->idle);
     int64_t traced = rp_trace_begin(self->options.client);
     status = use_batch(self, batch, err);
     rp_trace_end(self->options.client, "learner step", traced);
     rp_batch_release(&batch);
     if (status == RP_OK)
         take_snapshot(self, before);
-    self->stats.learn_ns += (uint64_t)(clock_ns() - got) - (idle_total(&self->idle) - idle);
     return status;
 }
 
@@ -458,16 +449,4 @@ rp_status learner_publish(struct learner *self, rp_error *err)
            clock_ns() < end_ns);
     waited(self, IDLE_PARAMETERS, from);
     return status;
-}
-
-rp_status learner_save(struct learner *self, const char *path, rp_error *err)
-{
-    const struct agent *agent = self->options.agent;
-    return weights_write_file(path, agent->tensors, agent->n_tensors, err);
-}
-
-rp_status learner_load(struct learner *self, const char *path, rp_error *err)
-{
-    struct agent *agent = self->options.agent;
-    return weights_read_file(path, agent->tensors, agent->n_tensors, err);
 }

@@ -27,7 +27,6 @@ struct learner_options {
 struct learner_stats {
     uint64_t batches, items;
     uint64_t skipped;            /* items that do not fit environment and algorithm */
-    uint64_t learn_ns;           /* time for gradients and what follows, without waits */
     double age_sum_s, age_max_s; /* age of items since their insert */
     double stale_sum, stale_max; /* how many learner steps, or versions, an item is behind */
     double weight_sum;           /* of importance weights */
@@ -55,11 +54,5 @@ struct idle *learner_idle(struct learner *self);
 /* True if this learner leads: it publishes, saves and counts. */
 bool learner_leads(const struct learner *self);
 void learner_take_stats(struct learner *self, struct learner_stats *out);
-/* CRC-32C of the parameters: equal in learners that are in step. */
-uint32_t learner_fingerprint(const struct learner *self);
-
-/* The whole state: parameters, targets, optimisers, steps, generator. */
-rp_status learner_save(struct learner *self, const char *path, rp_error *err);
-rp_status learner_load(struct learner *self, const char *path, rp_error *err);
 
 #endif

@@ -32,8 +32,7 @@ rp_status variables_subscribe(struct variables *self, rp_error *err)
 static uint32_t list_tensors(struct agent *agent, uint64_t *steps, struct tensor out[AGENT_MAX_TENSORS + 1])
 {
     memcpy(out, agent->tensors, agent->n_policy * sizeof out[0]);
-    out[agent->n_policy] =
-        (struct tensor){.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = steps};
+    out[agent->n_policy] = tensor_vector("steps", RP_DTYPE_UINT64, steps, 1);
     return agent->n_policy + 1;
 }
 

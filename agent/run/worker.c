@@ -111,6 +111,7 @@ static rp_status worker_open(struct worker *self, const struct worker_options *o
                                       .index = options->index,
                                       .n = acts ? (uint32_t)config->actors.environments : 1,
                                       .evaluates = !acts,
+                                      .inserts = acts,
                                       .stop = options->stop};
     RP_TRY(crew_open(&self->crew, &crew, err));
     self->agent = self->crew.agent;
@@ -177,86 +178,54 @@ static uint64_t worker_steps(const struct worker *self, int64_t counter)
 struct actor_work {
     struct worker worker;
     struct claim claim;
-    uint64_t owed;  /* steps that are claimed and not taken */
-    uint64_t total; /* steps of all actors before these */
     uint64_t episodes, reported_steps;
-    double value_sum; /* sum of returns since the last report */
-    uint64_t value_count, length_sum;
     int64_t reported_ns;
     struct idle reported_idle;
 };
-
-static void on_episode(void *ctx, const struct episode *episode)
-{
-    struct actor_work *self = ctx;
-    self->episodes++;
-    self->value_sum += episode->value;
-    self->length_sum += episode->steps;
-    self->value_count++;
-}
-
-/* Sums over the environments. */
-static void sum_loops(const struct crew *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
-{
-    *steps = 0;
-    *sum = (struct adder_stats){0};
-    *idle = (struct idle){0};
-    for (uint32_t i = 0; i < self->n; i++) {
-        struct adder_stats stats;
-        adder_get_stats(self->loops[i].actor.options.adder, &stats);
-        sum->items += stats.items;
-        sum->rejected += stats.rejected;
-        *steps += self->loops[i].actor.steps;
-        for (int cause = 0; cause < IDLE_CAUSES; cause++)
-            idle->ns[cause] += self->loops[i].actor.idle.ns[cause];
-    }
-}
 
 static void actor_report(struct actor_work *self)
 {
     struct worker *worker = &self->worker;
     int64_t now = clock_ns();
-    double seconds = (double)(now - self->reported_ns) * 1e-9, n = self->value_count ? (double)self->value_count : NAN;
-    uint64_t steps;
+    struct measured *measured = &worker->crew.measured; /* since the last report */
+    double seconds = (double)(now - self->reported_ns) * 1e-9,
+           n = measured->episodes ? (double)measured->episodes : NAN;
+    self->episodes += measured->episodes;
     struct adder_stats sum;
-    struct idle idle;
-    sum_loops(&worker->crew, &steps, &sum, &idle);
+    crew_get_stats(&worker->crew, &sum);
     struct agent_scalar scalars[ACTOR_SCALARS + IDLE_CAUSES + 1] = {
-        {"actor_steps", (double)steps},
-        {"steps_per_second", (double)(steps - self->reported_steps) / seconds},
+        {"actor_steps", (double)sum.steps},
+        {"steps_per_second", (double)(sum.steps - self->reported_steps) / seconds},
         {"episodes", (double)self->episodes},
-        {"return", self->value_sum / n},
-        {"episode_length", (double)self->length_sum / n},
+        {"return", measured->sum / n},
+        {"episode_length", (double)measured->steps / n},
         {"items", (double)sum.items},
         {"rejected", (double)sum.rejected},
         {"epsilon", actor_epsilon(&worker->crew.loops[0].actor)},
     };
-    uint32_t n_scalars = ACTOR_SCALARS + idle_report(&idle, &self->reported_idle, seconds, "blocked_share",
+    uint32_t n_scalars = ACTOR_SCALARS + idle_report(&worker->crew.idle, &self->reported_idle, seconds, "blocked_share",
                                                      IDLE_OF_ACTOR, scalars + ACTOR_SCALARS);
-    const struct run_log_at at = {clock_unix_s(), self->total, worker->crew.variables.steps};
+    const struct run_log_at at = {clock_unix_s(), self->claim.total, worker->crew.variables.steps};
     worker_report(worker, &at, scalars, n_scalars);
     self->reported_ns = now;
-    self->reported_steps = steps;
-    self->value_sum = 0.0;
-    self->value_count = self->length_sum = 0;
+    self->reported_steps = sum.steps;
+    *measured = (struct measured){0};
 }
 
-/* Takes the claimed steps in whole rounds. The rest waits for the next claim, unless there is none. An actor that is
- * stopped gives its remaining steps back to the other actors. */
-static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
+/* Takes claimed steps in whole rounds, up to the next look at the clock. The rest waits for the next claim, unless there is none. */
+static rp_status take_steps(struct actor_work *self, rp_error *err)
 {
     struct crew *crew = &self->worker.crew;
+    struct claim *claim = &self->claim;
+    uint64_t end = claim->total + claim->options.least;
     rp_status status = RP_OK;
-    while (status == RP_OK && self->owed >= (last ? 1 : crew->n) && !worker_stopped(&self->worker)) {
-        uint32_t taken = 0, n = self->owed < crew->n ? (uint32_t)self->owed : crew->n;
-        status = crew_step(crew, n, self->total, &taken, err);
-        self->owed -= taken;
-        self->total += taken;
-        crew_tell_policy(crew); /* the first loop pulls for all */
-    }
-    if (status != RP_OK || worker_stopped(&self->worker)) {
-        claim_return(&self->claim, self->owed);
-        self->owed = 0;
+    while (status == RP_OK && claim->total < end && claim->left >= (claim->full ? 1 : crew->n) &&
+           !worker_stopped(&self->worker)) {
+        uint32_t taken = 0, n = claim->left < crew->n ? (uint32_t)claim->left : crew->n;
+        status = crew_step(crew, 0, n, claim->total, &taken, err);
+        claim_take(claim, taken);
+        if (status == RP_OK)
+            status = crew_update(crew, err);
     }
     return status;
 }
@@ -264,22 +233,18 @@ static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
 static rp_status worker_act(struct actor_work *self, rp_error *err)
 {
     struct crew *crew = &self->worker.crew;
-    struct idle *idle = &crew->loops[0].actor.idle;
+    struct idle *idle = &crew->idle;
     self->reported_ns = clock_ns();
     rp_status status = crew_begin(crew, err);
     idle->ns[IDLE_PARAMETERS] += (uint64_t)(clock_ns() - self->reported_ns);
     crew_tell_policy(crew);
     RP_TRY(status);
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
-        uint64_t n = 0, total = 0;
-        RP_TRY(claim_next(&self->claim, self->claim.options.least, &n, &total, err));
+        RP_TRY(claim_await(&self->claim, crew->n, err));
         idle->ns[IDLE_COUNTERS] = self->claim.wait_ns;
-        if (n == 0 && self->owed == 0)
+        if (self->claim.left == 0)
             break;
-        if (n > 0)
-            self->total = total - self->owed;
-        self->owed += n;
-        RP_TRY(take_steps(self, n == 0, err));
+        RP_TRY(take_steps(self, err));
         if (worker_report_due(&self->worker))
             actor_report(self);
     }
@@ -291,8 +256,6 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
     struct actor_work self = {0};
     struct worker *worker = &self.worker;
     rp_status status = worker_open(worker, options, "actor", err);
-    worker->crew.ended = on_episode;
-    worker->crew.ctx = &self;
     if (status == RP_OK && !options->config->actors.weights[0])
         status = variables_subscribe(&worker->crew.variables, err);
     if (status == RP_OK) {
@@ -347,7 +310,7 @@ static rp_status measure_file(struct worker *worker, rp_error *err)
     struct show *show = options->show && !options->json
                             ? show_new(env_name(&worker->config->environment), episodes, options->stop)
                             : NULL;
-    rp_status status = environment_loop_episodes(&worker->crew.loops[0], episodes, show, &measured, err);
+    rp_status status = crew_episodes(&worker->crew, episodes, show, &measured, err);
     show_destroy(&show);
     RP_TRY(status);
     worker_print_result(&measured, options->weights, variables->steps, options->json);
@@ -539,7 +502,8 @@ static rp_status save(struct learner_work *self, rp_error *err)
 {
     if (!self->state_path[0] || !learner_leads(self->learner))
         return RP_OK;
-    return learner_save(self->learner, self->state_path, err);
+    const struct agent *agent = self->worker.agent;
+    return weights_write_file(self->state_path, agent->tensors, agent->n_tensors, err);
 }
 
 /* Only the disk has failed: the run goes on. */
@@ -637,7 +601,7 @@ static void learner_report(struct learner_work *self)
     scalars[n++] = (struct agent_scalar){"policy_staleness_max", stats.stale_max};
     scalars[n++] = (struct agent_scalar){"importance_weight", stats.weight_sum / items};
     scalars[n++] = (struct agent_scalar){"skipped_items", (double)stats.skipped};
-    scalars[n++] = (struct agent_scalar){"fingerprint", (double)learner_fingerprint(self->learner)};
+    scalars[n++] = (struct agent_scalar){"fingerprint", (double)agent_fingerprint(worker->agent)};
     for (uint32_t i = 0; i < stats.n_scalars; i++)
         scalars[n++] = stats.scalars[i];
     const struct run_log_at at = {clock_unix_s(), self->environment_steps, worker->agent->steps};
@@ -742,7 +706,7 @@ static rp_status learner_resume(struct learner_work *self, rp_error *err)
         say_fresh(self);
         return RP_OK;
     }
-    RP_TRY(learner_load(self->learner, self->state_path, err));
+    RP_TRY(weights_read_file(self->state_path, worker->agent->tensors, worker->agent->n_tensors, err));
     log_line(LEVEL_INFO, "A0205", "continues from saved state", "file=%s step=%llu", self->state_path,
              (unsigned long long)worker->agent->steps);
     return RP_OK;

@@ -197,7 +197,6 @@ CASE(delay)
     take_steps(f, 3);
     learner_take_stats(f->learner, &stats);
     assert_int_equal(stats.batches, 3);
-    assert_true(stats.learn_ns >= (uint64_t)(180 * NS_PER_MS));
     int64_t idle_ns = (int64_t)(idle_total(learner_idle(f->learner)) - before);
     assert_true(idle_ns + 180 * NS_PER_MS <= clock_ns() - start_ns); /* a delay is not counted as idle time */
 }

@@ -8,6 +8,8 @@
 
 typedef struct memory_object {
     PyObject_HEAD rp_batch *batch;
+    rp_batch_info info;
+    rp_batch_arrays arrays;
     PyObject *pool; /* of the batch's memory; may be NULL */
 } memory_object;
 
@@ -58,6 +60,10 @@ PyObject *batch_wrap(rp_batch *batch, PyObject *pool)
         return NULL;
     }
     self->batch = batch;
+    self->info.struct_size = sizeof self->info;
+    self->arrays.struct_size = sizeof self->arrays;
+    rp_batch_get_info(batch, &self->info);
+    rp_batch_get_arrays(batch, &self->arrays);
     self->pool = Py_XNewRef(pool);
     return (PyObject *)self;
 }
@@ -97,9 +103,21 @@ static void batch_dealloc(PyObject *object)
     core_free(object);
 }
 
-static const rp_batch *batch_of(PyObject *object)
+static const memory_object *memory_of(PyObject *object)
 {
-    return ((memory_object *)((batch_object *)object)->memory)->batch;
+    return (memory_object *)((batch_object *)object)->memory;
+}
+
+/* An array over the batch's memory. */
+static PyObject *view_of(PyObject *object, const void *data, int32_t dtype, uint64_t n)
+{
+    return numpy_array(((batch_object *)object)->memory, data, dtype, 1, &n);
+}
+
+/* The batch's array in this row of the table; NULL: it has none. */
+static const void *data_of(PyObject *object, const struct array *array)
+{
+    return *(const void *const *)((const char *)&memory_of(object)->arrays + array->offset);
 }
 
 /* ---- fields */
@@ -125,12 +143,8 @@ static PyObject *field_data(PyObject *object, const rp_field_view *field)
 
 static PyObject *field_lengths(PyObject *object, const rp_field_view *field)
 {
-    if (!field->lengths)
-        return Py_NewRef(Py_None);
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch_of(object), &info);
-    const uint64_t shape[] = {info.n};
-    return numpy_array(((batch_object *)object)->memory, field->lengths, RP_DTYPE_UINT32, 1, shape);
+    return field->lengths ? view_of(object, field->lengths, RP_DTYPE_UINT32, memory_of(object)->info.n)
+                          : Py_NewRef(Py_None);
 }
 
 static PyObject *field_squeezed(PyObject *object, const rp_field_view *field)
@@ -139,81 +153,55 @@ static PyObject *field_squeezed(PyObject *object, const rp_field_view *field)
     return PyBool_FromLong(field->squeezed != 0);
 }
 
-/* A tuple of what the function makes of each field. */
-static PyObject *of_fields(PyObject *object, field_fn *make)
+static uint64_t offset_of(PyObject *object, const void *data)
 {
-    const rp_batch *batch = batch_of(object);
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch, &info);
-    PyObject *out = PyTuple_New(info.n_fields);
-    for (uint32_t i = 0; out && i < info.n_fields; i++)
-        core_set(&out, i, make(object, rp_batch_field(batch, i)));
-    return out;
-}
-
-static PyObject *batch_names(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    return of_fields(object, field_name);
-}
-
-static PyObject *batch_fields(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    return of_fields(object, field_data);
-}
-
-static PyObject *batch_lengths(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    return of_fields(object, field_lengths);
-}
-
-static PyObject *batch_squeezes(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    return of_fields(object, field_squeezed);
-}
-
-/* ---- the block */
-
-static uint64_t offset_of(const rp_batch_info *info, const void *data)
-{
-    return (uint64_t)((const char *)data - (const char *)info->memory);
+    return (uint64_t)((const char *)data - (const char *)memory_of(object)->info.memory);
 }
 
 /* (dtype, offset, bytes, shape, offset of the lengths or None) */
 static PyObject *field_place(PyObject *object, const rp_field_view *field)
 {
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch_of(object), &info);
     PyObject *shape = PyTuple_New(field->rank);
     for (uint32_t i = 0; shape && i < field->rank; i++)
         core_set(&shape, i, PyLong_FromUnsignedLongLong(field->shape[i]));
     PyObject *lengths =
-        field->lengths ? PyLong_FromUnsignedLongLong(offset_of(&info, field->lengths)) : Py_NewRef(Py_None);
-    return Py_BuildValue("(NKKNN)", field_dtype(object, field), offset_of(&info, field->data), field->bytes, shape,
+        field->lengths ? PyLong_FromUnsignedLongLong(offset_of(object, field->lengths)) : Py_NewRef(Py_None);
+    return Py_BuildValue("(NKKNN)", field_dtype(object, field), offset_of(object, field->data), field->bytes, shape,
                          lengths);
 }
 
-static PyObject *batch_places(PyObject *object, PyObject *unused)
+/* A tuple of what the function makes of each field. */
+static PyObject *of_fields(PyObject *object, field_fn *make)
 {
-    (void)unused;
-    return of_fields(object, field_place);
+    const memory_object *memory = memory_of(object);
+    PyObject *out = PyTuple_New(memory->info.n_fields);
+    for (uint32_t i = 0; out && i < memory->info.n_fields; i++)
+        core_set(&out, i, make(object, rp_batch_field(memory->batch, i)));
+    return out;
 }
+
+#define OF_FIELDS(method, make)                                                                                        \
+    static PyObject *method(PyObject *object, PyObject *unused)                                                        \
+    {                                                                                                                  \
+        (void)unused;                                                                                                  \
+        return of_fields(object, make);                                                                                \
+    }
+OF_FIELDS(batch_names, field_name)
+OF_FIELDS(batch_fields, field_data)
+OF_FIELDS(batch_lengths, field_lengths)
+OF_FIELDS(batch_squeezes, field_squeezed)
+OF_FIELDS(batch_places, field_place)
+
+/* ---- the block, and one value per item */
 
 /* The offsets of the arrays, in the order of the table; None: the batch has no such array. */
 static PyObject *batch_array_places(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_arrays all = {.struct_size = sizeof all};
-    rp_batch_get_info(batch_of(object), &info);
-    rp_batch_get_arrays(batch_of(object), &all);
     PyObject *out = PyTuple_New(N_ARRAYS);
     for (size_t i = 0; out && i < N_ARRAYS; i++) {
-        const void *data = *(const void *const *)((const char *)&all + arrays[i].offset);
-        core_set(&out, i, data ? PyLong_FromUnsignedLongLong(offset_of(&info, data)) : Py_NewRef(Py_None));
+        const void *data = data_of(object, &arrays[i]);
+        core_set(&out, i, data ? PyLong_FromUnsignedLongLong(offset_of(object, data)) : Py_NewRef(Py_None));
     }
     return out;
 }
@@ -221,26 +209,18 @@ static PyObject *batch_array_places(PyObject *object, PyObject *unused)
 static PyObject *batch_block(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch_of(object), &info);
-    return numpy_array(((batch_object *)object)->memory, info.memory, RP_DTYPE_UINT8, 1, &info.bytes);
+    const rp_batch_info *info = &memory_of(object)->info;
+    return view_of(object, info->memory, RP_DTYPE_UINT8, info->bytes);
 }
-
-/* ---- one value per item */
 
 static PyObject *batch_array(PyObject *object, void *closure)
 {
     const struct array *array = closure;
-    batch_object *self = (batch_object *)object;
-    PyObject **place = &self->arrays[array - arrays];
-    if (!*place) {
-        rp_batch_arrays all = {.struct_size = sizeof all};
-        rp_batch_get_arrays(batch_of(object), &all);
-        const void *data = *(const void *const *)((const char *)&all + array->offset);
-        const uint64_t shape[] = {all.n};
-        *place =
-            !data && array->optional ? Py_NewRef(Py_None) : numpy_array(self->memory, data, array->dtype, 1, shape);
-    }
+    PyObject **place = &((batch_object *)object)->arrays[array - arrays];
+    const void *data = data_of(object, array);
+    if (!*place)
+        *place = !data && array->optional ? Py_NewRef(Py_None)
+                                          : view_of(object, data, array->dtype, memory_of(object)->info.n);
     return Py_XNewRef(*place);
 }
 
@@ -253,18 +233,15 @@ static PyObject *batch_nodes(PyObject *object, void *unused)
 static PyObject *batch_info(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    const rp_batch *batch = batch_of(object);
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch, &info);
-    return Py_BuildValue("{s:I,s:O,s:K,s:K,s:s}", "n", info.n, "partial", info.partial ? Py_True : Py_False,
-                         "table_size", info.table_size, "waited_ns", info.waited_ns, "text", rp_batch_text(batch));
+    const rp_batch_info *info = &memory_of(object)->info;
+    return Py_BuildValue("{s:I,s:O,s:K,s:K,s:s}", "n", info->n, "partial", info->partial ? Py_True : Py_False,
+                         "table_size", info->table_size, "waited_ns", info->waited_ns, "text",
+                         rp_batch_text(memory_of(object)->batch));
 }
 
 static Py_ssize_t batch_length(PyObject *object)
 {
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch_of(object), &info);
-    return (Py_ssize_t)info.n;
+    return (Py_ssize_t)memory_of(object)->info.n;
 }
 
 static PyMethodDef methods[] = {

@@ -61,7 +61,9 @@ static struct agent_choice step_at(struct fixture *self, uint64_t total)
 {
     struct agent_choice choice;
     self->actor.total = total;
-    const void *action = actor_select(&self->actor, "", &choice);
+    struct actor *actor = &self->actor;
+    actor_select_many(&actor, 1, "", &choice);
+    const void *action = actor_action(actor, &choice);
     if (self->agent.spec.n_actions)
         assert_ptr_equal(action, &choice.discrete);
     else
