@@ -1,6 +1,7 @@
 /* The sequence of measurements: one process of each side, then pairs. Each is a run whose configuration never stops by itself. */
 #include "agent/launch/measure.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@
 #define LEAST_CHANGES 5u
 #define LONGEST 8
 #define WARM_PART 4
-/* Hosts report about once a second what their processes use. Later than this, what a process used before counts. */
+/* Hosts report about once a second what their processes use. Later than this, a process without news counts as idle. */
 #define NEWS_NS (3 * NS_PER_S)
 /* After the first few, no pair begins later than this many times plan.measure. */
 #define MOST_TIMES 8
@@ -45,6 +46,9 @@ struct trial {
     uint32_t shards; /* of the broker; 0: as the file says */
     uint32_t host;   /* of the actors; RUN_NO_HOST: as the plan places them */
     bool limited;    /* use the table's own limiter, and the evaluator; otherwise none */
+    double min_size; /* replaces the limiter's min_size; 0: unchanged */
+    double buffer;   /* replaces error_buffer; 0: unchanged */
+    double shift;    /* added to min_diff and max_diff where the file has them; 0: unchanged */
 };
 
 /* The results of one measurement. */
@@ -85,8 +89,6 @@ struct measure {
 
 /* ---- the configuration of a short run ---- */
 
-/* Switches the limiter off; or keeps it, but with fewer items to fill first and less room to run ahead, so that a second shows the lasting
- * rate. */
 static void override_limiter(struct measure *self, const struct trial *trial)
 {
     const struct schema_list *tables = &self->options->home.config->broker.tables;
@@ -95,26 +97,14 @@ static void override_limiter(struct measure *self, const struct trial *trial)
     if (!trial->limited) {
         words_addf(&self->overrides, "broker.tables[%u].limiter={kind: min_size, min_size: 1}", k);
         words_addf(&self->overrides, "broker.tables[%u].max_times_sampled=0", k);
-        return;
     }
-    double spi = limiter->samples_per_insert, rate = trial->actors * plan_actor_on(self->out, PLAN_HOME).rate,
-           batch = (double)(self->batch * trial->learners), least = ceil(fmax(2.0 * batch, FILL_S * rate));
-    if (limiter->kind != LIMITER_RATIO && limiter->kind != LIMITER_MIN_SIZE)
-        return;
-    double cut = fmax(0.0, limiter->min_size - least);
-    if (cut > 0)
-        words_addf(&self->overrides, "broker.tables[%u].limiter.min_size=%.0f", k, least);
-    if (limiter->kind == LIMITER_MIN_SIZE)
-        return;
-    /* For each shard as much as for a broker alone: with less room, more shards would look slower than they are. */
-    double room = trial->shards * fmax(8.0 * batch, BUFFER_S * rate * spi);
-    if (limiter->error_buffer > room)
-        words_addf(&self->overrides, "broker.tables[%u].limiter.error_buffer=%.17g", k,
-                   fmax(room, 2.0 * fmax(1.0, spi)));
-    if (cut > 0 && limiter->error_buffer < 0 && fabs(limiter->min_diff) < LIMIT_IS_NONE &&
-        fabs(limiter->max_diff) < LIMIT_IS_NONE) {
-        words_addf(&self->overrides, "broker.tables[%u].limiter.min_diff=%.17g", k, limiter->min_diff - cut * spi);
-        words_addf(&self->overrides, "broker.tables[%u].limiter.max_diff=%.17g", k, limiter->max_diff - cut * spi);
+    if (trial->min_size > 0)
+        words_addf(&self->overrides, "broker.tables[%u].limiter.min_size=%.0f", k, trial->min_size);
+    if (trial->buffer > 0)
+        words_addf(&self->overrides, "broker.tables[%u].limiter.error_buffer=%.17g", k, trial->buffer);
+    if (trial->shift != 0) {
+        words_addf(&self->overrides, "broker.tables[%u].limiter.min_diff=%.17g", k, limiter->min_diff + trial->shift);
+        words_addf(&self->overrides, "broker.tables[%u].limiter.max_diff=%.17g", k, limiter->max_diff + trial->shift);
     }
 }
 
@@ -164,18 +154,21 @@ static void make_config(struct measure *self, const struct trial *trial)
         config->evaluator.episodes = 0;
 }
 
-/* Makes a folder for the run: its own, for the reports of an earlier one would be taken for new ones. */
-static rp_status trial_folder(struct measure *self, const char *kind, rp_error *err)
+/* Makes the folder of a run, without reports and weights of an earlier one, which would be taken for new ones. */
+static rp_status trial_folder(struct measure *self, const char *name, rp_error *err)
 {
     char logs[FOLDER_SIZE + 16];
-    int length;
-    do
-        length = snprintf(self->folder, sizeof self->folder, "%s/profile/%s-%u", self->options->home.folder, kind,
-                          self->n_runs++);
-    while (length + 64 <= (int)sizeof self->folder && access(self->folder, F_OK) == 0);
+    int length = snprintf(self->folder, sizeof self->folder, "%s/profile/%s", self->options->home.folder, name);
     if (length + 64 > (int)sizeof self->folder)
         return err_set(err, RP_INVALID_ARGUMENT, "the name of the folder %.100s... is too long", self->folder);
-    return run_folder_make(run_folder_path(logs, sizeof logs, self->folder, "logs"), 0755, err);
+    RP_TRY(run_folder_make(run_folder_path(logs, sizeof logs, self->folder, "logs"), 0755, err));
+    DIR *folder = opendir(self->folder);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));)
+        if (text_ends(entry->d_name, ".jsonl") || text_ends(entry->d_name, ".weights"))
+            unlinkat(dirfd(folder), entry->d_name, 0);
+    if (folder)
+        closedir(folder);
+    return RP_OK;
 }
 
 /* ---- looking ---- */
@@ -307,6 +300,13 @@ struct readings {
     struct measure_rate inserts, samples, steps;
 };
 
+static void read_once(const struct observation *seen, struct readings *out)
+{
+    measure_rate_add(&out->inserts, seen->at_ns, seen->inserts);
+    measure_rate_add(&out->samples, seen->at_ns, seen->samples);
+    measure_rate_add(&out->steps, seen->at_ns, seen->steps);
+}
+
 /* Whether the hosts have told what their processes have used since the measurement began. */
 static bool all_reported(const struct run *run)
 {
@@ -323,16 +323,12 @@ static bool all_reported(const struct run *run)
 /* Reads until there are enough changes to compute rates from. */
 static rp_status read_counters(struct measure *self, int64_t ns, struct readings *out, rp_error *err)
 {
-    const struct observation *seen = &self->run.seen;
     int64_t start = clock_ns(), pause = ns / 80 / NS_PER_MS;
     self->trial.pause_ms = (int)(pause < 5 ? 5 : pause > 500 ? 500 : pause);
     for (;;) {
         RP_TRY(turn(self, err));
-        if (seen->broker) {
-            measure_rate_add(&out->inserts, seen->at_ns, seen->inserts);
-            measure_rate_add(&out->samples, seen->at_ns, seen->samples);
-            measure_rate_add(&out->steps, seen->at_ns, seen->steps);
-        }
+        if (self->run.seen.broker)
+            read_once(&self->run.seen, out);
         int64_t taken = clock_ns() - start;
         uint32_t changes = out->inserts.changes > out->samples.changes ? out->inserts.changes : out->samples.changes;
         bool enough = (taken >= ns && changes >= LEAST_CHANGES) || taken >= LONGEST * ns;
@@ -385,9 +381,9 @@ static void measure_broker(struct measure *self)
 
 /* ---- a short run ---- */
 
-static rp_status begin(struct measure *self, const struct trial *trial, rp_error *err)
+static rp_status begin(struct measure *self, const struct trial *trial, const char *name, rp_error *err)
 {
-    RP_TRY(trial_folder(self, trial->limited ? "joint" : "units", err));
+    RP_TRY(trial_folder(self, name, err));
     trial_overrides(self, trial);
     make_config(self, trial);
     self->trial = (struct run_trial){.pause_ms = PAUSE_MS, .actors_at = trial->host};
@@ -410,20 +406,23 @@ static rp_status begin(struct measure *self, const struct trial *trial, rp_error
 /* Ends all processes of the run. */
 static void end(struct measure *self)
 {
+    static const char *const weights[] = {LEARNER_STATE_FILE, BEST_WEIGHTS_FILE};
     self->trial.pause_ms = 2;
     run_stop(&self->run, PHASE_STOPPED, false, "it was measured");
     while (!run_is_over(&self->run))
         run_turn(&self->run);
     run_end(&self->run);
-    run_folder_remove(self->folder, LEARNER_STATE_FILE);
-    run_folder_remove(self->folder, BEST_WEIGHTS_FILE);
+    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
+        run_folder_remove(self->folder, weights[i]);
 }
 
 static rp_status run_trial(struct measure *self, const struct trial *trial, struct measured *out, rp_error *err)
 {
+    char name[24];
     int64_t ns = trial->limited && self->measure_ns < LEAST_NS ? LEAST_NS : self->measure_ns;
+    snprintf(name, sizeof name, trial->limited ? "joint-%u" : "units-%u", self->n_runs++);
     self->base_memory = 0;
-    rp_status status = begin(self, trial, err);
+    rp_status status = begin(self, trial, name, err);
     if (status == RP_OK)
         status = await_samples(self, 2 * trial->learners * self->batch, err);
     if (status == RP_OK)
@@ -475,19 +474,42 @@ static rp_status measure_units(struct measure *self, rp_error *err)
 
 /* ---- pairs, with everything that a run has, under the real limiter ---- */
 
+/* Keeps the limiter, but with fewer items to fill first and less room to run ahead, so that a second shows the lasting rate. */
+static void shorten_limiter(const struct measure *self, struct trial *trial)
+{
+    const struct limiter_config *limiter = &self->table->limiter;
+    double rate = trial->actors * plan_actor_on(self->out, PLAN_HOME).rate,
+           batch = (double)(self->batch * trial->learners);
+    double least = ceil(fmax(2.0 * batch, FILL_S * rate));
+    if (limiter->kind != LIMITER_RATIO && limiter->kind != LIMITER_MIN_SIZE)
+        return;
+    double cut = limiter->min_size > least ? limiter->min_size - least : 0.0;
+    trial->min_size = cut > 0 ? least : 0.0;
+    if (limiter->kind == LIMITER_MIN_SIZE)
+        return;
+    /* For each shard as much as for a broker alone: with less room, more shards would look slower than they are. */
+    double room = trial->shards * fmax(8.0 * batch, BUFFER_S * rate * limiter->samples_per_insert);
+    if (limiter->error_buffer > room)
+        trial->buffer = fmax(room, 2.0 * fmax(1.0, limiter->samples_per_insert));
+    bool bounds =
+        limiter->error_buffer < 0 && fabs(limiter->min_diff) < LIMIT_IS_NONE && fabs(limiter->max_diff) < LIMIT_IS_NONE;
+    trial->shift = bounds ? -cut * limiter->samples_per_insert : 0.0;
+}
+
 static rp_status measure_pair(struct measure *self, struct plan_pair *pair, rp_error *err)
 {
-    const struct trial trial = {.actors = pair->actors,
-                                .learners = pair->learners,
-                                .shards = pair->shards,
-                                .host = RUN_NO_HOST,
-                                .limited = true};
+    struct trial trial = {.actors = pair->actors,
+                          .learners = pair->learners,
+                          .shards = pair->shards,
+                          .host = RUN_NO_HOST,
+                          .limited = true};
     struct measured measured;
     char with[32] = "";
     if (pair->shards > 1)
         snprintf(with, sizeof with, " with %u shards", pair->shards);
     tell_line(self, "%u actor%s and %u learner%s together%s", pair->actors, pair->actors == 1 ? "" : "s",
               pair->learners, pair->learners == 1 ? "" : "s", with);
+    shorten_limiter(self, &trial);
     RP_TRY(run_trial(self, &trial, &measured, err));
     *pair = (struct plan_pair){.actors = pair->actors,
                                .learners = pair->learners,
