@@ -298,6 +298,8 @@ double measure_rate_get(const struct measure_rate *self)
 
 struct readings {
     struct measure_rate inserts, samples, steps;
+    uint32_t n[2]; /* looks at which actors and learners had reported */
+    struct idle_shares by;
 };
 
 static void read_once(const struct observation *seen, struct readings *out)
@@ -305,6 +307,9 @@ static void read_once(const struct observation *seen, struct readings *out)
     measure_rate_add(&out->inserts, seen->at_ns, seen->inserts);
     measure_rate_add(&out->samples, seen->at_ns, seen->samples);
     measure_rate_add(&out->steps, seen->at_ns, seen->steps);
+    out->n[0] += !isnan(seen->idle_by.actor[IDLE_CREDIT]);
+    out->n[1] += !isnan(seen->idle_by.learner[IDLE_SAMPLE]);
+    idle_shares_add(&out->by, &seen->idle_by, 1.0);
 }
 
 /* Whether the hosts have told what their processes have used since the measurement began. */
@@ -337,24 +342,32 @@ static rp_status read_counters(struct measure *self, int64_t ns, struct readings
     }
 }
 
+/* The mean of n shares; NAN: nobody has reported. A report that comes late may tell of more than its time. */
+static double mean_share(double sum, double n)
+{
+    return n > 0 ? fmin(sum / n, 1.0) : (double)NAN;
+}
+
 /* Measures for ns; longer, if hardly anything moves. A quarter of that time goes by first. */
 static rp_status measure_run(struct measure *self, int64_t ns, struct measured *out, rp_error *err)
 {
-    struct readings read = {0};
-    struct report_stretch stretches[REPORT_STRETCHES];
+    struct readings read = {.by = {{0}, {0}}};
+    struct machine_load before, after;
     for (int64_t end_ns = clock_ns() + ns / WARM_PART; clock_ns() < end_ns;)
         RP_TRY(turn(self, err));
     run_measure_usage(&self->run, clock_ns());
+    machine_load_read(&before);
     RP_TRY(read_counters(self, ns, &read, err));
     run_measure_usage(&self->run, clock_ns());
+    machine_load_read(&after);
     *out = (struct measured){.inserts = measure_rate_get(&read.inserts),
                              .samples = measure_rate_get(&read.samples),
                              .steps = measure_rate_get(&read.steps),
                              .core = NAN};
-    uint32_t n = run_stretches(&self->run, stretches); /* the last one is that of the present actors */
-    idle_shares_none(&out->idle_by);
-    if (n > 0)
-        out->idle_by = stretches[n - 1].idle_by;
+    for (int i = 0; i < IDLE_CAUSES; i++) {
+        out->idle_by.actor[i] = mean_share(read.by.actor[i], read.n[0]);
+        out->idle_by.learner[i] = mean_share(read.by.learner[i], read.n[1]);
+    }
     for (uint32_t i = 0; i < self->run.n_members; i++) {
         const struct member *member = self->run.members[i];
         out->memory[member->role] = fmax(out->memory[member->role], (double)member->usage.memory);
@@ -363,7 +376,7 @@ static rp_status measure_run(struct measure *self, int64_t ns, struct measured *
         if (member->role == ROLE_BROKER && member->main > 0)
             out->core = member->main;
     }
-    out->others = self->run.others;
+    out->others = machine_load_others(&before, &after, out->home);
     return RP_OK;
 }
 

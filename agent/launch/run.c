@@ -334,8 +334,7 @@ static void measure_others(struct run *self)
     for (uint32_t i = 0; i < self->n_members; i++)
         if (self->members[i]->process.running && self->members[i]->at == HOST_POOL_HOME)
             ours_ns += self->members[i]->usage.cpu_ns;
-    int64_t least_ns = self->options->trial ? 0 : LOAD_NS;
-    if (!machine_load_read(&load) || (self->load.cores > 0 && load.at_ns - self->load.at_ns < least_ns))
+    if (!machine_load_read(&load) || (self->load.cores > 0 && load.at_ns - self->load.at_ns < LOAD_NS))
         return;
     double ns = (double)(load.at_ns - self->load.at_ns);
     self->others = self->load.cores > 0 && ours_ns >= self->load_ours_ns
