@@ -52,8 +52,7 @@ static rp_status start_process(struct run *self, struct member *member, int64_t 
     char logs[FOLDER_SIZE + 16];
     struct command_context context;
     self->context.actors = self->actors_wanted;
-    member->at = member->host;
-    host_pool_context(self->hosts.pool, member->host, &self->context, &context);
+    run_go_there(self, member, &context);
     run_folder_path(logs, sizeof logs, self->options->home.folder, "logs");
     rp_status status = command_start(&context, member->role, member->index, logs, &member->process, now_ns, err);
     member->hang = (struct hang){0};
@@ -99,7 +98,7 @@ static struct member *add(struct run *self, enum role role, uint32_t index)
     self->shown = need_resize(self->shown, self->n_members + 1, sizeof *self->shown);
     member->role = role;
     member->index = index;
-    member->host = member->at = RUN_NO_HOST;
+    member->host = member->at = member->state_at = RUN_NO_HOST;
     command_name(role, index, member->name);
     self->members[self->n_members++] = member;
     return member;

@@ -21,11 +21,12 @@ struct member {
     enum role role;
     uint32_t index;
     char name[COMMAND_NAME];
-    bool wanted;   /* should run: not retired, not done */
-    bool unjudged; /* has ended, and it is not known yet whether as it should */
-    bool waits;    /* starts as soon as its host is ready */
-    uint32_t host; /* where it should run; RUN_NO_HOST: no host has room for it */
-    uint32_t at;   /* where it was started last */
+    bool wanted;                    /* should run: not retired, not done */
+    bool unjudged;                  /* has ended, and it is not known yet whether as it should */
+    bool waits;                     /* starts as soon as its host is ready */
+    uint32_t host;                  /* where it should run; RUN_NO_HOST: no host has room for it */
+    uint32_t at;                    /* where it was started last */
+    uint32_t state_at, state_times; /* learner: connection that has its state: host, and its number of connections */
     int64_t ended_ns;
     struct process process;
     struct supervised supervised;
@@ -202,6 +203,8 @@ rp_status run_hosts_change(struct run *self, const char *change, int64_t now_ns,
  * if somebody is in a hurry. */
 int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns);
 bool run_host_ready(const struct run *self, const struct member *member);
+/* Prepares a start on the member's host, which is ready: gives the context of its command line. */
+void run_go_there(struct run *self, struct member *member, struct command_context *out);
 /* Adds up what processes use on each host. */
 void run_hosts_measure(struct run *self, int64_t now_ns);
 /* Gives the cores in use and the cores of all machines that take actors: where one more could run. Without several machines, *cpu and

@@ -90,8 +90,7 @@ struct host {
 
     zlistx_t *parcels;
     struct host_folder folder;
-    bool has_state; /* this connection has got what learners have saved */
-    bool refused;   /* this connection has sent a file that is not taken, and the log says so */
+    bool refused; /* this connection has sent a file that is not taken, and the log says so */
     struct host_process *processes;
     uint32_t n_processes, numbers;
     bool probing;
@@ -543,7 +542,7 @@ static void connect_now(struct host *self, int64_t now_ns)
     self->noise = (struct host_noise){0};
     self->eof_ns = self->leave_by_ns = 0;
     self->heard_ns = self->tended_ns = now_ns;
-    self->info.busy = self->info.sent = self->refused = self->has_state = false;
+    self->info.busy = self->info.sent = self->refused = false;
     self->pinged_ns = self->info.moved_ns = 0;
     host_writer_init(&self->writer, self->in);
     host_reader_init(&self->reader, self->out, &self->noise);
@@ -698,35 +697,21 @@ void host_destroy(struct host **self)
 
 /* ---- the place of processes there ---- */
 
-/* Sends the files of the run's folder that have this name before their first dot. */
-static void send_files(struct host *self, const char *name)
+/* A process goes on with its own files (NAME.jsonl), wherever it ran before: they are sent ahead of it. */
+static void send_own_files(struct host *self, const char *name)
 {
     size_t length = strlen(name);
     DIR *folder = opendir(self->folder.path);
     for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        char path[1024], quoted[2 * sizeof((rp_error *)0)->text];
-        rp_error err = {0};
+        char path[1024];
         if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.' ||
             text_ends(entry->d_name, ".tmp"))
             continue;
         snprintf(path, sizeof path, "%s/%s", self->folder.path, entry->d_name);
-        if (queue_file(self, path, entry->d_name, &err) != RP_OK && err.status != RP_NOT_FOUND)
-            log_line(LEVEL_WARN, "A0430", "a host does not get a file", "host=%s file=%s reason=%s", self->info.name,
-                     entry->d_name, log_quote(quoted, sizeof quoted, err.text));
+        queue_file(self, path, entry->d_name, NULL);
     }
     if (folder)
         closedir(folder);
-}
-
-/* A process goes on with its own files (NAME.jsonl), wherever it ran before: they are sent ahead of it. So is what a learner has saved,
- * unless this connection has got it already: what is there then is newer. */
-static void send_own_files(struct host *self, const char *name)
-{
-    send_files(self, name);
-    if (strncmp(name, "learner", 7) != 0 || self->has_state)
-        return;
-    self->has_state = true;
-    send_files(self, "learner"); /* learner.weights, and what a learner of the user's keeps beside it */
 }
 
 static rp_status start_there(struct process_place *place, struct process *process,
