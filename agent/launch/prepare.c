@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "agent/launch/home.h"
-#include "agent/launch/measure.h"
+#include "agent/launch/plan/profile.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/spawn.h"
@@ -466,7 +466,7 @@ static rp_status measure(struct prepared *self, bool again, bool cached, bool ve
                                             .progress = show_progress,
                                             .context = &progress};
     plan_input_free(&self->input);
-    rp_status status = measure_profile(&options, &self->input, &self->from_cache, err);
+    rp_status status = profile_measure(&options, &self->input, &self->from_cache, err);
     if (progress.tty && progress.last[0])
         fputs("\r\033[K", stderr);
     return status;

@@ -33,8 +33,6 @@
 #define HEALTHY_NS (60 * NS_PER_S)
 /* Bytes of a process's log beyond which it is emptied. */
 #define LOG_MOST (256 << 20)
-/* Starts of users' programs that ended by themselves with success, before a trial gives up. */
-#define AGAIN_MOST 100u
 
 /* ---- starting ---- */
 
@@ -56,7 +54,7 @@ static rp_status start_process(struct run *self, struct member *member, int64_t 
     run_folder_path(logs, sizeof logs, self->options->home.folder, "logs");
     rp_status status = command_start(&context, member->role, member->index, logs, &member->process, now_ns, err);
     member->hang = (struct hang){0};
-    member->usage = (struct process_usage){0};
+    member->usage_ns = member->cpu_ns = 0;
     return status;
 }
 
@@ -190,8 +188,8 @@ static void ended(struct run *self, struct member *member, int status, int64_t n
     bool asked = member->process.asked_ns > 0 || self->phase >= PHASE_STOPPING;
     bool custom = run_is_custom(self, member->role);
     member->ended_ns = now_ns;
-    member->usage.memory = 0;
-    member->cpu = member->main = 0.0;
+    member->memory = 0;
+    member->cpu = 0.0;
     log_line(LEVEL_INFO, "A0405", "ended", "process=%s how=\"%s\" asked=%d", member->name,
              process_describe(status, how, sizeof how), asked);
     if (status == PROCESS_LOST && self->phase < PHASE_STOPPING) { /* not its fault: it waits for its host */
@@ -218,30 +216,9 @@ static void tend_unjudged(struct run *self, struct member *member, int64_t now_n
     judge(self, member, 0, stops, now_ns);
 }
 
-/* A user's own program may end by itself, for example after a number of steps: it begins again, with all steps still to take. */
-static void begin_again(struct run *self)
-{
-    rp_client *client = self->observer ? observer_client(self->observer) : NULL;
-    for (uint32_t i = 0; i < self->n_members && self->phase < PHASE_STOPPING; i++) {
-        struct member *member = self->members[i];
-        int64_t steps = 0;
-        if (member->wanted || member->process.running)
-            continue;
-        if (self->again++ == AGAIN_MOST)
-            run_stop(self, PHASE_FAILED, false, "%s ended %u times while it was measured", member->name, AGAIN_MOST);
-        if (client && rp_counter_read(client, COUNTER_STEPS, RUN_POLL_MS, &steps, NULL) == RP_OK && steps > 0)
-            rp_counter_add(client, COUNTER_STEPS, -steps, RUN_POLL_MS, NULL, NULL);
-        run_member(self, member->role, member->index);
-    }
-}
-
 /* Ends the run when the last process of a user's role has ended as it should. */
 static void check_done(struct run *self)
 {
-    if (self->options->trial) {
-        begin_again(self);
-        return;
-    }
     for (enum role role = 0; role < ROLES && self->actors_started; role++) {
         if (!run_is_custom(self, role) || run_wanted(self, role) > 0 || run_running(self, role) > 0)
             continue;
@@ -295,13 +272,11 @@ static void tend_hang(struct run *self, struct member *member, int64_t now_ns)
     struct process_usage usage;
     if (!process_usage(&member->process, &usage))
         return;
-    int64_t since_ns = member->usage.at_ns > 0 ? member->usage.at_ns : member->process.started_ns;
-    if (usage.at_ns > since_ns) { /* a host reports about once a second */
-        double ns = (double)(usage.at_ns - since_ns);
-        member->cpu = (double)(usage.cpu_ns - member->usage.cpu_ns) / ns;
-        member->main = (double)(usage.main_ns - member->usage.main_ns) / ns;
-    }
-    member->usage = usage;
+    if (member->usage_ns > 0 && now_ns > member->usage_ns)
+        member->cpu = (double)(usage.cpu_ns - member->cpu_ns) / (double)(now_ns - member->usage_ns);
+    member->usage_ns = now_ns;
+    member->cpu_ns = usage.cpu_ns;
+    member->memory = usage.memory;
     /* Shards work on while their parent is stopped, which could not start one again. */
     bool parent = member->role == ROLE_BROKER && config_shards(&self->config->broker) > 1;
     int64_t cpu_ns = parent && usage.stopped ? member->hang.cpu_ns : usage.cpu_ns;
@@ -332,7 +307,7 @@ static void measure_others(struct run *self)
     int64_t ours_ns = 0;
     for (uint32_t i = 0; i < self->n_members; i++)
         if (self->members[i]->process.running && self->members[i]->at == HOST_POOL_HOME)
-            ours_ns += self->members[i]->usage.cpu_ns;
+            ours_ns += self->members[i]->cpu_ns;
     if (!machine_load_read(&load) || (self->load.cores > 0 && load.at_ns - self->load.at_ns < LOAD_NS))
         return;
     double ns = (double)(load.at_ns - self->load.at_ns);
@@ -344,7 +319,7 @@ static void measure_others(struct run *self)
     self->load_ours_ns = ours_ns;
 }
 
-void run_measure_usage(struct run *self, int64_t now_ns)
+static void measure_usage(struct run *self, int64_t now_ns)
 {
     for (uint32_t i = 0; i < self->n_members; i++) {
         if (!self->members[i]->process.running)
@@ -429,8 +404,7 @@ static void set_actors(struct run *self, uint32_t count, int64_t now_ns)
     uint32_t before = self->actors_wanted;
     self->actors_wanted = count;
     self->hosts.counted = false;
-    if (!self->options->trial)
-        host_pool_want(self->hosts.pool, count);
+    host_pool_want(self->hosts.pool, count);
     run_stretch_begin(self, count);
     ask_role(self, ROLE_ACTOR, count, now_ns);
     for (uint32_t i = before; i < count; i++)
@@ -931,7 +905,7 @@ static void heed_request(struct run *self, int64_t now_ns)
 void run_poll(struct run *self, int64_t now_ns)
 {
     struct status status;
-    bool line = now_ns >= self->save_ns && !self->options->trial;
+    bool line = now_ns >= self->save_ns;
     if (self->observer && self->broker_asked_ns == 0) {
         const struct observation before = self->seen;
         observer_poll(self->observer, RUN_POLL_MS, &self->seen);
@@ -949,7 +923,7 @@ void run_poll(struct run *self, int64_t now_ns)
     }
     if (line) {
         self->save_ns = now_ns + SAVE_NS;
-        run_measure_usage(self, now_ns);
+        measure_usage(self, now_ns);
     }
     run_status(self, &status);
     check_ends(self, &status);
@@ -963,34 +937,29 @@ void run_poll(struct run *self, int64_t now_ns)
 
 /* ---- the loop ---- */
 
-void run_turn(struct run *self)
+static void loop(struct run *self)
 {
-    const struct run_trial *trial = self->options->trial;
-    interrupts_wait(self->options->interrupts, trial                              ? trial->pause_ms
-                                               : host_pool_busy(self->hosts.pool) ? RUN_BUSY_MS
-                                                                                  : RUN_TICK_MS);
-    int64_t now_ns = clock_now(&self->clock);
-    heed_interrupts(self);
-    run_tend(self, now_ns);
-    if (self->phase < PHASE_STOPPING && !self->actors_started)
-        start_more(self, now_ns);
-    if (self->phase >= PHASE_STOPPING) {
-        keep_time(self);
-        run_heed_limit(self, now_ns);
-        stop_more(self, now_ns);
-        if (run_is_over(self))
-            return;
+    run_member(self, ROLE_BROKER, 0);
+    for (;;) {
+        interrupts_wait(self->options->interrupts, host_pool_busy(self->hosts.pool) ? RUN_BUSY_MS : RUN_TICK_MS);
+        int64_t now_ns = clock_now(&self->clock);
+        heed_interrupts(self);
+        run_tend(self, now_ns);
+        if (self->phase < PHASE_STOPPING && !self->actors_started)
+            start_more(self, now_ns);
+        if (self->phase >= PHASE_STOPPING) {
+            keep_time(self);
+            run_heed_limit(self, now_ns);
+            stop_more(self, now_ns);
+            if (run_running(self, ROLES) == 0)
+                return;
+        }
+        if (now_ns >= self->poll_ns || !self->actors_started || screen_touched(*self->options->screen)) {
+            self->poll_ns = now_ns + POLL_NS;
+            run_poll(self, now_ns);
+        }
+        check_done(self); /* after the look: a stop condition that was met is the better reason */
     }
-    if (trial || now_ns >= self->poll_ns || !self->actors_started || screen_touched(*self->options->screen)) {
-        self->poll_ns = now_ns + POLL_NS;
-        run_poll(self, now_ns);
-    }
-    check_done(self); /* after the look: a stop condition that was met is the better reason */
-}
-
-bool run_is_over(const struct run *self)
-{
-    return self->phase >= PHASE_STOPPING && run_running(self, ROLES) == 0;
 }
 
 /* ---- after the last process has ended: measures the last parameters and writes the report ---- */
@@ -1173,9 +1142,9 @@ static rp_status open_run(struct run *self, rp_error *err)
     return RP_OK;
 }
 
-rp_status run_begin(struct run *self, const struct run_options *options, rp_error *err)
+enum phase run_do(const struct run_options *options, rp_error *err)
 {
-    *self = (struct run){
+    struct run self = {
         .options = options,
         .config = options->home.config,
         .context = options->home,
@@ -1187,45 +1156,30 @@ rp_status run_begin(struct run *self, const struct run_options *options, rp_erro
         .auto_actors = options->auto_actors,
         .by_hand = options->before && options->before->by_hand,
         .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .value_seconds = NAN, .actor_value = NAN}};
-    self->start_ns = clock_now(&self->clock);
+    self.start_ns = clock_now(&self.clock);
     if (options->before) {
-        self->steps_before = self->steps_shown = options->before->steps;
-        self->learner_steps_before = options->before->learner_steps;
+        self.steps_before = self.steps_shown = options->before->steps;
+        self.learner_steps_before = options->before->learner_steps;
     }
-    self->context.endpoints_file = self->endpoints_file;
-    self->context.learners = run_config_learners(self->config);
-    self->context.resume = true; /* a restarted learner continues from its saved state */
-    RP_TRY(open_run(self, err));
-    run_member(self, ROLE_BROKER, 0);
-    return RP_OK;
-}
-
-void run_end(struct run *self)
-{
-    observer_destroy(&self->observer);
-    for (uint32_t i = 0; i < self->n_members; i++)
-        free(self->members[i]);
-    free(self->members);
-    free(self->shown);
-    run_hosts_fini(self);
-    free(self->events);
-    free(self->value_steps);
-    free(self->values);
-    line_file_fini(&self->history);
-}
-
-enum phase run_do(const struct run_options *options, rp_error *err)
-{
-    struct run self;
-    if (run_begin(&self, options, err) == RP_OK) {
-        while (!run_is_over(&self))
-            run_turn(&self);
+    self.context.endpoints_file = self.endpoints_file;
+    self.context.learners = run_config_learners(self.config);
+    self.context.resume = true; /* a restarted learner continues from its saved state */
+    if (open_run(&self, err) == RP_OK) {
+        loop(&self);
         observer_destroy(&self.observer);
         finish(&self, err);
     } else {
         self.outcome = PHASE_FAILED;
         fprintf(stderr, "replay-launch: %s\n", err->text);
     }
-    run_end(&self);
+    for (uint32_t i = 0; i < self.n_members; i++)
+        free(self.members[i]);
+    free(self.members);
+    free(self.shown);
+    run_hosts_fini(&self);
+    free(self.events);
+    free(self.value_steps);
+    free(self.values);
+    line_file_fini(&self.history);
     return self.outcome;
 }

@@ -29,35 +29,16 @@ struct run_options {
     const struct run_limit *limit; /* may be NULL: no time limit but stop.time */
     struct screen **screen;        /* destroyed before the report is printed */
     bool print_report;
-    bool auto_actors;              /* the number of actors may change */
-    const struct run_trial *trial; /* a short run to measure; NULL: a run that somebody has asked for */
+    bool auto_actors; /* the number of actors may change */
 };
-
-/* A run whose processes are measured (measure.h): they stay where they are, and a user's program that ends with success begins again.
- * Nothing is told to the user or to a scheduler, and no status is written. */
-struct run_trial {
-    int pause_ms;       /* between two looks */
-    uint32_t actors_at; /* the only host of actors; RUN_NO_HOST: as the plan says */
-};
-#define RUN_NO_HOST UINT32_MAX
 
 /* Blocks until the run has ended and its report is written. Returns PHASE_DONE (a stop condition was met), PHASE_STOPPED (the user asked
  * for the end) or PHASE_FAILED: then err has the cause; it was printed. */
 enum phase run_do(const struct run_options *options, rp_error *err);
 
-/* ---- for measurements and tests ---- */
+/* ---- for tests ---- */
 
 struct run;
-/* A run step by step: run_end must follow run_begin in any case, after run_is_over. */
-rp_status run_begin(struct run *self, const struct run_options *options, rp_error *err);
-/* One turn of the loop: waits for a moment, and does what is due. */
-void run_turn(struct run *self);
-/* True if the run has stopped and its last process has ended. */
-bool run_is_over(const struct run *self);
-void run_end(struct run *self);
-
-/* Takes the use of all processes since the last time. A trial does so when it measures, other runs by themselves. */
-void run_measure_usage(struct run *self, int64_t now_ns);
 /* Looks for processes that have ended, are due for a restart, or hang. */
 void run_tend(struct run *self, int64_t now_ns);
 /* Looks at the broker and at reports of the processes; saves and shows the status. May begin to stop. */

@@ -151,20 +151,7 @@ static const struct host_info *info_at(const struct run *self, uint32_t index)
 static uint32_t most_at(const struct run *self, uint32_t index)
 {
     double cores = host_pool_cores(self->hosts.pool, index);
-    bool bound = self->config->launch.engine == ENGINE_SLURM && !self->options->trial;
-    return bound ? (uint32_t)fmax(1.0, floor(cores)) : UINT32_MAX;
-}
-
-/* A trial uses the hosts that its plan has, and perhaps only one of them for actors. */
-static bool takes_part(const struct run *self, uint32_t index, enum role role)
-{
-    const struct run_trial *trial = self->options->trial;
-    const struct plan_input *input = self->options->plan_input;
-    if (!trial || !input)
-        return host_pool_takes(self->hosts.pool, index, role);
-    return index < input->n_hosts &&
-           (role == ROLE_LEARNER ? input->hosts[index].learners : input->hosts[index].actors) &&
-           (role == ROLE_LEARNER || trial->actors_at == RUN_NO_HOST || trial->actors_at == index);
+    return self->config->launch.engine == ENGINE_SLURM ? (uint32_t)fmax(1.0, floor(cores)) : UINT32_MAX;
 }
 
 /* Computes how many of each go where. */
@@ -179,8 +166,8 @@ static void count_up(struct run *self)
     hosts->counted = true;
     for (uint32_t i = 0; i < n; i++) { /* hosts that have not come yet, or are gone, take nothing */
         const struct run_site *site = &hosts->sites[i];
-        input.hosts[i].actors = site->in && takes_part(self, i, ROLE_ACTOR);
-        input.hosts[i].learners = site->in && !site->evacuated && takes_part(self, i, ROLE_LEARNER);
+        input.hosts[i].actors = site->in && host_pool_takes(hosts->pool, i, ROLE_ACTOR);
+        input.hosts[i].learners = site->in && !site->evacuated && host_pool_takes(hosts->pool, i, ROLE_LEARNER);
         actor_hosts += input.hosts[i].actors;
         learner_hosts += input.hosts[i].learners;
     }
@@ -600,7 +587,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
             site->leaving = false;
             host_pool_vanish(hosts->pool, info_at(self, i)->name);
         }
-        if (ready && !site->ready && !site->leaving && !self->options->trial) {
+        if (ready && !site->ready && !site->leaving) {
             site->ready = true;
             host_came(self, i, now_ns);
         }
@@ -645,7 +632,7 @@ static void fill_members(const struct run *self, uint32_t index, struct status_h
         out->actors_wanted += planned && member->role == ROLE_ACTOR;
         out->learners_wanted += planned && member->role == ROLE_LEARNER;
         out->cpu += runs ? member->cpu : 0.0;
-        out->memory += runs ? member->usage.memory : 0;
+        out->memory += runs ? member->memory : 0;
     }
 }
 
@@ -951,7 +938,7 @@ static void fill_processes(struct run *self, struct status *out)
         *shown = (struct status_process){.role = member->role,
                                          .pid = (int32_t)member->process.pid,
                                          .restarts = member->supervised.restarts,
-                                         .memory = member->usage.memory,
+                                         .memory = member->memory,
                                          .cpu = member->cpu};
         snprintf(shown->name, sizeof shown->name, "%s", member->name);
         state_of(self, member, shown->state, sizeof shown->state);
@@ -959,7 +946,7 @@ static void fill_processes(struct run *self, struct status *out)
         if (self->hosts.n > 1 && host != RUN_NO_HOST)
             snprintf(shown->host, sizeof shown->host, "%s", info_at(self, host)->name);
         out->restarts += member->supervised.restarts;
-        out->memory += member->usage.memory;
+        out->memory += member->memory;
         out->cpu += member->cpu;
     }
     out->others = self->others;

@@ -31,10 +31,13 @@ struct member {
     struct process process;
     struct supervised supervised;
     struct hang hang;
-    struct process_usage usage; /* at the last look; its time is 0: none since its start */
-    double cpu, main;           /* cores, lately; and those of its busiest main thread */
-    bool flooded;               /* a message said that its log was emptied */
+    int64_t usage_ns, cpu_ns; /* time of the last look at its usage, and its processor time then */
+    double cpu;               /* cores, lately */
+    uint64_t memory;
+    bool flooded; /* a message said that its log was emptied */
 };
+
+#define RUN_NO_HOST UINT32_MAX
 
 /* A host of the run, as the run sees it. */
 struct run_site {
@@ -164,7 +167,6 @@ struct run {
     bool best_known;
     struct best best_kept; /* the evaluation of best.weights */
     bool unsaved;          /* a message said that the folder cannot be written */
-    uint32_t again;        /* of a trial: how often a user's program began again */
 };
 
 /* ---- messages, counts, time ---- */

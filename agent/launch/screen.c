@@ -214,7 +214,7 @@ void screen_show(struct screen *self, const struct status *status)
         [SCREEN_TERMINAL] = FRAME_EVERY_NS, [SCREEN_LINES] = LINE_EVERY_NS, [SCREEN_JSON] = JSON_EVERY_NS};
     int64_t now = clock_ns();
     bool over = status->phase >= PHASE_DONE;
-    if (self->mode == SCREEN_QUIET || self->mode == SCREEN_SILENT)
+    if (self->mode == SCREEN_QUIET)
         return;
     bool last = (over && self->mode == SCREEN_TERMINAL) || screen_touched(self);
     self->touched = false;
@@ -267,7 +267,7 @@ void screen_say(struct screen *self, bool loud, const char *format, ...)
 {
     char *message = NULL;
     va_list args;
-    if (self->mode == SCREEN_SILENT || (self->mode == SCREEN_QUIET && !loud))
+    if (self->mode == SCREEN_QUIET && !loud)
         return;
     va_start(args, format);
     int n = vasprintf(&message, format, args);

@@ -4,8 +4,8 @@
 
 #include "agent/launch/process/status.h"
 
-/* SCREEN_AUTO is one of the last two: what standard output is. SCREEN_SILENT shows not even problems. */
-enum screen_mode { SCREEN_AUTO, SCREEN_SILENT, SCREEN_QUIET, SCREEN_JSON, SCREEN_TERMINAL, SCREEN_LINES };
+/* SCREEN_AUTO is one of the last two: what standard output is. */
+enum screen_mode { SCREEN_AUTO, SCREEN_QUIET, SCREEN_JSON, SCREEN_TERMINAL, SCREEN_LINES };
 
 struct screen;
 struct screen *screen_new(enum screen_mode mode);

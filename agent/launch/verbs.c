@@ -13,6 +13,7 @@
 #include "agent/launch/home.h"
 #include "agent/launch/host/host_check.h"
 #include "agent/launch/launch.h"
+#include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/interrupts.h"

@@ -1,6 +1,6 @@
 /* The profile with real processes: rates of an environment whose speed is known, the cache, a user who has had enough,
  * a child that fails; and that nothing is left running. */
-#include "agent/launch/measure.h"
+#include "agent/launch/plan/profile.h"
 
 #include "agent/launch/prepare.h"
 #include "tests/support/process.h"
@@ -88,7 +88,7 @@ static void check_nothing_runs(void)
 {
     struct endpoints endpoints = {0};
     assert_int_equal(count_children(), 0);
-    if (endpoints_read(tempdir_at("profile/units-0/endpoints"), &endpoints, NULL) != RP_OK)
+    if (endpoints_read(tempdir_at("profile/units/endpoints"), &endpoints, NULL) != RP_OK)
         return;
     assert_null(rp_client_connect(endpoints.service, NULL, 200, &err));
 }
@@ -140,7 +140,7 @@ CASE(measures_and_remembers)
 {
     struct plan_input input, again;
     bool from_cache;
-    ok(measure_profile(&f->options, &input, &from_cache, &err));
+    ok(profile_measure(&f->options, &input, &from_cache, &err));
     assert_false(from_cache);
     check_nothing_runs();
     check_rates(&input);
@@ -148,14 +148,14 @@ CASE(measures_and_remembers)
     /* The name makes no difference, and a profile of the same file is not measured again. */
     set_config(f, (const char *const[]){"name=other", "stop.steps=7", "seed=3", NULL});
     f->options.cached = true;
-    assert_int_equal(measure_profile(&f->options, &again, &from_cache, &err), RP_OK);
+    assert_int_equal(profile_measure(&f->options, &again, &from_cache, &err), RP_OK);
     assert_true(from_cache);
     assert_memory_equal(&again.hosts[0].actor, &input.hosts[0].actor, sizeof input.hosts[0].actor);
     assert_int_equal(again.n_runs, input.n_runs);
     plan_input_free(&again);
     /* A slower environment does. */
     set_config(f, (const char *const[]){"environment.delay=21ms", NULL});
-    assert_int_equal(measure_profile(&f->options, &again, &from_cache, &err), RP_NOT_FOUND);
+    assert_int_equal(profile_measure(&f->options, &again, &from_cache, &err), RP_NOT_FOUND);
     assert_int_equal(profile_write(&input, tempdir, &err), RP_OK);
     plan_input_free(&input);
 }
@@ -165,7 +165,7 @@ CASE(respects_numbers)
     struct plan_input input;
     bool from_cache;
     set_config(f, (const char *const[]){"actors.count=3", "learners.count=1", "plan.measure=300ms", NULL});
-    ok(measure_profile(&f->options, &input, &from_cache, &err));
+    ok(profile_measure(&f->options, &input, &from_cache, &err));
     assert_int_equal(input.n_runs, 1);
     assert_int_equal(input.runs[0].actors, 3);
     plan_input_free(&input);
@@ -177,11 +177,11 @@ CASE(stops_when_told)
     struct plan_input input;
     bool from_cache;
     f->stop_at = 6;
-    assert_int_equal(measure_profile(&f->options, &input, &from_cache, &err), RP_CANCELLED);
+    assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_CANCELLED);
     check_nothing_runs();
     /* What was not measured to its end is not kept. */
     f->options.cached = true;
-    assert_int_equal(measure_profile(&f->options, &input, &from_cache, &err), RP_NOT_FOUND);
+    assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_NOT_FOUND);
 }
 
 CASE(tells_who_failed)
@@ -189,7 +189,7 @@ CASE(tells_who_failed)
     struct plan_input input;
     bool from_cache;
     set_config(f, (const char *const[]){"actors.command=[/bin/sh, -c, 'echo no such game >&2; exit 3']", NULL});
-    assert_int_equal(measure_profile(&f->options, &input, &from_cache, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_FAILED_PRECONDITION);
     assert_has(err.text, "actor-0");
     assert_has(err.text, "exit status 3");
     assert_has(err.text, "no such game");

@@ -405,7 +405,6 @@ static void on_usage(void *context, const struct host_message *message)
     process->has_usage = true;
     process->usage = (struct process_usage){.cpu_ns = line->cpu_ns > 0 ? line->cpu_ns : 0,
                                             .memory = (uint64_t)within(line->memory, 0, 1e18),
-                                            .at_ns = self->heard_ns,
                                             .stopped = line->stopped};
 }
 

@@ -1,23 +1,41 @@
-/* What a configuration says about what is measured for it, and what the cache has of it. */
+/* The sequence of measurements: one process of each side, pairs; or what the cache has of them. */
 #include "agent/launch/plan/profile.h"
 
 #include <json-c/json.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "agent/launch/plan/trial.h"
+#include "agent/launch/process/machine.h"
 #include "agent/launch/process/run_folder.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json_map.h"
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
 
 #define VERSION 11 /* of the cache */
+/* How long the first item, sample or parameters may take. */
+#define FIRST_NS (30 * NS_PER_S)
+/* A pair runs long enough that each process reports its idle share a few times. */
+#define LEAST_NS (3 * TRIAL_REPORT_MS * NS_PER_MS)
+/* After an actor has ended, until its last items are seen. */
+#define SETTLE_NS (2 * TRIAL_REPORT_MS * NS_PER_MS)
+/* After the first few, no pair begins later than this many times plan.measure. */
+#define MOST_TIMES 8
+#define LEAST_RUNS 3u
+/* Seconds of items that a pair fills the table with first, and by which one side may run ahead. */
+#define FILL_S 0.25
+#define BUFFER_S 0.1
+#define LIMIT_IS_NONE 1e17
 /* A side that waits nearly all the time says too little about what it could do. */
 #define MOST_IDLE 0.95
+#define ITEM_BYTES 160.0 /* of an item beside its data: its place in the table, the sampler and the index */
 
 /* ---- what the configuration says ---- */
 
@@ -26,6 +44,19 @@ int64_t profile_batch(const struct run_config *config)
     const struct agent_ops *ops = run_config_algorithm(config);
     int64_t batch = config->agent.batch > 0 || !ops ? config->agent.batch : ops->defaults->batch;
     return batch > 0 ? batch : 1;
+}
+
+/* Fills in what the file says. */
+static void profile_fill(const struct run_config *config, struct plan_input *out)
+{
+    out->spi = run_config_ratio(config);
+    out->other_memory = config->evaluator.episodes > 0 ? plan_actor_on(out, PLAN_HOME).memory : 0.0;
+    out->fixed_actors = run_config_actors(config);
+    out->fixed_learners = run_config_learners(config);
+    out->max_actors = (uint32_t)config->plan.max_actors;
+    out->max_learners = (uint32_t)config->plan.max_learners;
+    out->fixed_shards = config->broker.shards.count;
+    out->most_shards = run_config_most_shards(config, profile_batch(config));
 }
 
 /* ---- what lasts ---- */
@@ -97,22 +128,14 @@ static char *describe_machines(const struct profile_options *options)
     return text;
 }
 
-void profile_adopt(const struct profile_options *options, struct plan_input *out)
+/* Gives an input the hosts of now, each with what was measured on one of its kind. */
+static void adopt_hosts(const struct profile_options *options, struct plan_input *out)
 {
-    const struct run_config *config = options->home.config;
     uint32_t n;
     struct plan_host *hosts = profile_hosts(options->hosts, out, &n);
     plan_input_free(out);
     out->hosts = hosts;
     out->n_hosts = n;
-    out->spi = run_config_ratio(config);
-    out->other_memory = config->evaluator.episodes > 0 ? plan_actor_on(out, PLAN_HOME).memory : 0.0;
-    out->fixed_actors = run_config_actors(config);
-    out->fixed_learners = run_config_learners(config);
-    out->max_actors = (uint32_t)config->plan.max_actors;
-    out->max_learners = (uint32_t)config->plan.max_learners;
-    out->fixed_shards = config->broker.shards.count;
-    out->most_shards = run_config_most_shards(config, profile_batch(config));
 }
 
 /* ---- the cache ---- */
@@ -252,6 +275,288 @@ rp_status profile_store(const char *key, const struct plan_input *input, rp_erro
     return status;
 }
 
+/* ---- a profile in the making ---- */
+
+struct profile {
+    const struct profile_options *options;
+    const struct run_config *config;
+    const struct table_config *table;
+    struct plan_input *out;
+    uint64_t batch;
+    double items_per_step;
+    int64_t began_ns, measure_ns;
+    uint32_t n_runs; /* made so far */
+    struct trial trial;
+};
+
+/* A host was lost: the profile goes on without it. False: no host is left for actors or for learners. */
+static bool leave_out(struct profile *self)
+{
+    struct plan_input *out = self->out;
+    uint32_t host = self->trial.lost, actors = 0, learners = 0;
+    out->hosts[host].actors = out->hosts[host].learners = false;
+    out->n_runs = 0; /* they were made with the host */
+    self->trial.lost = TRIAL_NO_HOST;
+    for (uint32_t i = 0; i < out->n_hosts; i++) {
+        actors += out->hosts[i].actors;
+        learners += out->hosts[i].learners;
+    }
+    if (actors == 0 || learners == 0)
+        return false;
+    trial_tell(&self->trial, "%s was lost: measuring goes on without it: %s", out->hosts[host].name,
+               host_pool_info(self->options->hosts, host)->reason);
+    if (self->options->progress) /* the next part has a line of its own */
+        self->options->progress(self->options->context, self->trial.line);
+    return true;
+}
+
+/* Starts a pair where the run would have it. */
+static rp_status start_pair(struct profile *self, uint32_t actors, uint32_t learners, rp_error *err)
+{
+    uint32_t n = self->out->n_hosts, *at = need_alloc((size_t)n * 2 * sizeof *at);
+    plan_place(self->out, actors, learners, at, at + n);
+    rp_status status = trial_start(&self->trial, ROLE_LEARNER, at + n, n, err);
+    if (status == RP_OK)
+        status = trial_start(&self->trial, ROLE_ACTOR, at, n, err);
+    free(at);
+    return status;
+}
+
+static rp_status start_actor(struct profile *self, uint32_t host, rp_error *err)
+{
+    uint32_t n = self->out->n_hosts, *at = need_alloc(n * sizeof *at);
+    at[host] = 1;
+    rp_status status = trial_start(&self->trial, ROLE_ACTOR, at, n, err);
+    free(at);
+    return status;
+}
+
+/* ---- one process of each side ---- */
+
+/* What the table must have counted. */
+struct wanted {
+    uint64_t inserts, samples;
+};
+
+static bool has_come(struct trial *trial, void *context)
+{
+    const struct wanted *wanted = context;
+    return trial->seen.inserts >= wanted->inserts && trial->seen.samples >= wanted->samples;
+}
+
+static rp_status await_samples(struct profile *self, uint64_t more, int64_t limit_ns, rp_error *err)
+{
+    struct trial *trial = &self->trial;
+    struct wanted wanted = {.samples = trial->seen.samples + more};
+    rp_status status = trial_await(trial, has_come, &wanted, limit_ns, err);
+    if (status != RP_DEADLINE_EXCEEDED)
+        return status;
+    struct why why;
+    observer_why(trial->observer, NULL, &why);
+    return err_set(err, status, "learners did not sample from '%s' within %d s. %s See %s/learner-*.log",
+                   self->config->adder.table, (int)(limit_ns / NS_PER_S), why.text, trial->folder);
+}
+
+/* Fills in the memory of the broker with full tables. */
+static void measure_broker(struct profile *self)
+{
+    const struct observation *seen = &self->trial.seen;
+    double items = 0.0, each = seen->size > 0 ? (double)seen->broker_bytes / (double)seen->size : 0.0;
+    if (seen->size > 0)
+        items = (double)seen->max_size * (each + ITEM_BYTES);
+    if (self->table->max_bytes > 0)
+        items = fmin(items, (double)self->table->max_bytes * 1.25);
+    self->out->broker_memory = (double)self->trial.base_memory + fmin(items, (double)self->config->broker.memory_limit);
+}
+
+/* share: the role's part of what the broker did. */
+static void take_unit(const struct trial_measured *measured, enum role role, double rate, double share,
+                      struct plan_unit *out)
+{
+    *out = (struct plan_unit){.rate = rate,
+                              .cpu = measured->cpu[role],
+                              .broker_cpu = measured->cpu[ROLE_BROKER] * share,
+                              .memory = measured->memory[role]};
+}
+
+/* An actor on a host, beside a learner that runs: neither holds the other one back. */
+static rp_status measure_actor(struct profile *self, uint32_t host, rp_error *err)
+{
+    struct trial *trial = &self->trial;
+    struct trial_measured measured;
+    bool hosts = self->out->n_hosts > 1;
+    trial_tell(trial, "1 actor%s%s and 1 learner, without the limiter", hosts ? " on " : "",
+               hosts ? self->out->hosts[host].name : "");
+    trial_stop(trial, ROLE_ACTOR);
+    if (trial->seen.inserts > 0) { /* what the actor before inserted is none of this one's */
+        rp_status settled = trial_await(trial, NULL, NULL, SETTLE_NS, err);
+        if (settled != RP_DEADLINE_EXCEEDED)
+            return settled;
+    }
+    struct wanted wanted = {.inserts = trial->seen.inserts + 1};
+    RP_TRY(start_actor(self, host, err));
+    rp_status status = trial_await(trial, has_come, &wanted, FIRST_NS, err);
+    if (status == RP_DEADLINE_EXCEEDED && trial->seen.policy == 0)
+        return err_set(err, status, "the learner published no parameters within %d s: see %s/learner-0.log",
+                       (int)(FIRST_NS / NS_PER_S), trial->folder);
+    if (status == RP_DEADLINE_EXCEEDED)
+        return err_set(err, status, "no actor inserted an item into '%s' within %d s: see %s/actor-0.log",
+                       self->config->adder.table, (int)(FIRST_NS / NS_PER_S), trial->folder);
+    RP_TRY(status);
+    RP_TRY(await_samples(self, 2 * self->batch, FIRST_NS, err));
+    RP_TRY(trial_measure(trial, self->measure_ns, &measured, err));
+    double inserts = profile_lasting(self->items_per_step, measured.steps, measured.inserts);
+    double share = measured.inserts / fmax(1.0, measured.inserts + measured.samples);
+    take_unit(&measured, ROLE_ACTOR, inserts, share, &self->out->hosts[host].actor);
+    take_unit(&measured, ROLE_LEARNER, measured.samples, 1.0 - share, &self->out->learner);
+    measure_broker(self);
+    return RP_OK;
+}
+
+/* A learner, with an actor on one host of each kind. */
+static rp_status measure_units(struct profile *self, rp_error *err)
+{
+    struct plan_input *out = self->out;
+    struct trial_options options = {.profile = self->options, .name = "units"};
+    rp_status status = trial_open(&self->trial, &options, err);
+    if (status == RP_OK)
+        status = start_pair(self, 0, 1, err);
+    for (uint32_t i = 0; status == RP_OK && i < out->n_hosts; i++)
+        if (out->hosts[i].actors && !plan_example(out, i))
+            status = measure_actor(self, i, err);
+    trial_close(&self->trial);
+    return status;
+}
+
+/* ---- pairs, with everything that a run has, under the real limiter ---- */
+
+/* Keeps the limiter, but with fewer items to fill first and less room to run ahead, so that a second shows the lasting rate. */
+static void shorten(const struct profile *self, const struct plan_pair *pair, struct trial_options *options)
+{
+    const struct limiter_config *limiter = &self->table->limiter;
+    double rate = pair->actors * plan_actor_on(self->out, PLAN_HOME).rate,
+           batch = (double)(self->batch * pair->learners);
+    double least = ceil(fmax(2.0 * batch, FILL_S * rate));
+    if (limiter->kind != LIMITER_RATIO && limiter->kind != LIMITER_MIN_SIZE)
+        return;
+    double cut = limiter->min_size > least ? limiter->min_size - least : 0.0;
+    options->min_size = cut > 0 ? least : 0.0;
+    if (limiter->kind == LIMITER_MIN_SIZE)
+        return;
+    /* For each shard as much as for a broker alone: with less room, more shards would look slower than they are. */
+    double room = pair->shards * fmax(8.0 * batch, BUFFER_S * rate * limiter->samples_per_insert);
+    if (limiter->error_buffer > room)
+        options->buffer = fmax(room, 2.0 * fmax(1.0, limiter->samples_per_insert));
+    bool bounds =
+        limiter->error_buffer < 0 && fabs(limiter->min_diff) < LIMIT_IS_NONE && fabs(limiter->max_diff) < LIMIT_IS_NONE;
+    options->shift = bounds ? -cut * limiter->samples_per_insert : 0.0;
+}
+
+static rp_status measure_pair(struct profile *self, struct plan_pair *pair, rp_error *err)
+{
+    struct trial *trial = &self->trial;
+    struct trial_measured measured;
+    char with[32] = "";
+    if (pair->shards > 1)
+        snprintf(with, sizeof with, " with %u shards", pair->shards);
+    trial_tell(trial, "%u actor%s and %u learner%s together%s", pair->actors, pair->actors == 1 ? "" : "s",
+               pair->learners, pair->learners == 1 ? "" : "s", with);
+    RP_TRY(start_pair(self, pair->actors, pair->learners, err));
+    if (self->config->evaluator.episodes > 0)
+        RP_TRY(trial_start(trial, ROLE_EVALUATOR, &(uint32_t){1}, 1, err));
+    RP_TRY(await_samples(self, 2 * pair->learners * self->batch, FIRST_NS, err));
+    int64_t ns = self->measure_ns > LEAST_NS ? self->measure_ns : LEAST_NS;
+    RP_TRY(trial_measure(trial, ns, &measured, err));
+    *pair = (struct plan_pair){.actors = pair->actors,
+                               .learners = pair->learners,
+                               .shards = pair->shards,
+                               .inserts = measured.inserts,
+                               .samples = measured.samples,
+                               .others = measured.others,
+                               .core = measured.core,
+                               .home = measured.home + measured.others,
+                               .waits = measured.idle_by};
+    for (int role = 0; role < ROLES; role++)
+        pair->cpu += measured.cpu[role];
+    profile_lasting_pair(self->items_per_step, measured.steps, pair);
+    return RP_OK;
+}
+
+static rp_status run_pair(struct profile *self, struct plan_pair *pair, rp_error *err)
+{
+    char name[24];
+    snprintf(name, sizeof name, "joint-%u", self->n_runs++);
+    struct trial_options options = {.profile = self->options, .name = name, .shards = pair->shards, .limited = true};
+    shorten(self, pair, &options);
+    rp_status status = trial_open(&self->trial, &options, err);
+    if (status == RP_OK)
+        status = measure_pair(self, pair, err);
+    trial_close(&self->trial);
+    return status;
+}
+
+static bool in_time(const struct profile *self)
+{
+    return clock_ns() - self->began_ns < MOST_TIMES * self->measure_ns;
+}
+
+/* A run from which other programs took processor time is repeated, and the faster one counts: other programs only slow a run down. */
+static rp_status profile_add_pair(struct profile *self, const struct plan_pair *next, rp_error *err)
+{
+    struct plan_pair pair = *next, again = *next;
+    RP_TRY(run_pair(self, &pair, err));
+    if (pair.others > 0 && in_time(self)) {
+        RP_TRY(run_pair(self, &again, err));
+        pair = again.inserts > pair.inserts ? again : pair;
+    }
+    plan_add_run(self->out, &pair);
+    return RP_OK;
+}
+
+/* Pairs that are worth it; then more shards, where the broker's core thread holds the best pair back. If no plan can be made of the
+ * measurements, plan_solve says so. */
+static rp_status measure_pairs(struct profile *self, rp_error *err)
+{
+    struct plan_pair next;
+    self->began_ns = clock_ns();
+    while (((self->out->n_runs < LEAST_RUNS || in_time(self)) && plan_next(self->out, &next)) ||
+           plan_next_shards(self->out, &next))
+        RP_TRY(profile_add_pair(self, &next, err));
+    return RP_OK;
+}
+
+/* ---- the whole ---- */
+
+/* Measures, again without a host that was lost meanwhile. */
+static rp_status measure_without_lost(struct profile *self, rp_status (*part)(struct profile *, rp_error *),
+                                      rp_error *err)
+{
+    rp_status status;
+    do
+        status = part(self, err);
+    while (status != RP_OK && self->trial.lost != TRIAL_NO_HOST && leave_out(self));
+    return status;
+}
+
+static rp_status measure(const struct profile_options *options, struct plan_input *out, rp_error *err)
+{
+    struct profile self = {.options = options,
+                           .config = options->home.config,
+                           .table = run_config_table(options->home.config),
+                           .out = out,
+                           .batch = (uint64_t)profile_batch(options->home.config),
+                           .items_per_step = profile_items_per_step(options->home.config),
+                           .measure_ns = options->home.config->plan.measure_ns};
+    if (!self.table)
+        return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->home.config->adder.table);
+    adopt_hosts(options, out);
+    profile_fill(options->home.config, out);
+    RP_TRY(measure_without_lost(&self, measure_units, err));
+    adopt_hosts(options, out); /* with those that have come, or come back, meanwhile */
+    profile_fill(options->home.config, out);
+    return measure_without_lost(&self, measure_pairs, err);
+}
+
 /* Takes what the cache has for a configuration. */
 static bool load(const struct profile_options *options, const struct run_config *config, struct plan_input *out)
 {
@@ -261,8 +566,10 @@ static bool load(const struct profile_options *options, const struct run_config 
     bool found = profile_load(key, out);
     free(key);
     free(machines);
-    if (found)
-        profile_adopt(options, out);
+    if (found) {
+        adopt_hosts(options, out);
+        profile_fill(options->home.config, out);
+    }
     return found;
 }
 
@@ -281,15 +588,24 @@ static bool load_auto(const struct profile_options *options, struct plan_input *
     return false;
 }
 
-bool profile_recall(const struct profile_options *options, struct plan_input *out)
+rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
+                          rp_error *err)
 {
-    return load(options, options->home.config, out) || load_auto(options, out);
-}
-
-void profile_keep(const struct profile_options *options, const struct plan_input *input)
-{
-    char *machines = describe_machines(options), *key = profile_key(options, machines);
-    profile_store(key, input, NULL);
-    free(key);
-    free(machines);
+    rp_status status = RP_OK;
+    *out = (struct plan_input){0};
+    *from_cache = !options->fresh && (load(options, options->home.config, out) || load_auto(options, out));
+    if (!*from_cache && options->cached)
+        status = err_set(err, RP_NOT_FOUND, "nothing was measured yet for this configuration, build and machine");
+    else if (!*from_cache)
+        status = measure(options, out, err);
+    /* If the cache cannot be written, the next run measures again; this run loses nothing. */
+    if (status == RP_OK && !*from_cache) {
+        char *machines = describe_machines(options), *key = profile_key(options, machines);
+        profile_store(key, out, NULL);
+        free(key);
+        free(machines);
+    }
+    if (status != RP_OK)
+        plan_input_free(out);
+    return status;
 }

@@ -1,4 +1,6 @@
-/* What is measured for a plan (agent/launch/measure.h), as a file, the machines and the cache determine it.
+/* Measures what actors and learners can do, and keeps the results in a cache. It starts a real broker that is thrown away, one real
+ * actor and one real learner with the limiter off; then pairs of counts under the real limiter, as plan_next asks for them. With
+ * hosts, an actor on one host of each kind, learners where the run will have them, and pairs over all of them.
  *
  * Rates of inserts are those of long episodes: the first policies fall at once, and the many ends of their episodes would promise
  * more items than there will be. */
@@ -8,6 +10,7 @@
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/command.h"
+#include "agent/launch/process/process.h"
 
 struct profile_options {
     struct command_context home; /* of the run; logs of the profile's processes go below its folder, which must exist */
@@ -26,15 +29,11 @@ struct plan_host *profile_hosts(const struct host_pool *pool, const struct plan_
 /* Items that one learner samples for a step. */
 int64_t profile_batch(const struct run_config *config);
 
-/* Gives an input the hosts of now, each with what was measured on one of its kind, and what the file says. */
-void profile_adopt(const struct profile_options *options, struct plan_input *out);
-
-/* Takes measurements from the cache; false: it has none. The cache is a file per configuration, build and kinds of machines in
- * $XDG_CACHE_HOME/replay (~/.cache/replay): machines are known by processor and cores, not by name. What does not matter for speed
- * (name, seed, folder, stop, launch, ...) does not change the key. out: plan_input_free. */
-bool profile_recall(const struct profile_options *options, struct plan_input *out);
-/* Puts measurements into the cache. If it cannot be written, the next run measures again; this run loses nothing. */
-void profile_keep(const struct profile_options *options, const struct plan_input *input);
+/* Gives the measurements, from the cache or made now; *from_cache says which. The cache is a file per configuration,
+ * build and kinds of machines in $XDG_CACHE_HOME/replay (~/.cache/replay): machines are known by processor and cores, not by
+ * name. What does not matter for speed (name, seed, folder, stop, launch, ...) does not change the key. out: plan_input_free. */
+rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
+                          rp_error *err);
 
 /* Items that an actor of ours makes in a step of its environment, if episodes are long; 0: not known (actors of the user's own, whole
  * episodes as items). */

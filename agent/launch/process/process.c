@@ -449,7 +449,6 @@ bool process_usage(const struct process *self, struct process_usage *out)
         add_memory(family.list[i], out);
         add_children_of_all(&family, family.list[i]);
     }
-    out->at_ns = clock_ns();
     return true;
 }
 

@@ -48,7 +48,6 @@ struct process_usage {
     int64_t cpu_ns;  /* since its start */
     int64_t main_ns; /* of the one main thread among its processes that has used most: a broker's core thread */
     uint64_t memory; /* bytes without those of shared files */
-    int64_t at_ns;   /* when this was so: a place reports it now and then */
     bool stopped;    /* by SIGSTOP */
 };
 

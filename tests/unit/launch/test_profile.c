@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-#include "agent/launch/measure.h"
+#include "agent/launch/plan/trial.h"
 #include "agent/launch/prepare.h"
 #include "agent/launch/process/machine.h"
 #include "proto/base/clock.h"
@@ -56,10 +56,10 @@ static void put(const char *name, const char *text)
 /* Reads every 25 ms for so long a counter that grows by `step` `rate` times a second. */
 static double rate_of(double rate, uint64_t step, int ms)
 {
-    struct measure_rate read = {0};
+    struct trial_rate read = {0};
     for (int at = 0; at <= ms; at += 25)
-        measure_rate_add(&read, at * NS_PER_MS, 7 + step * (uint64_t)(rate * at * 1e-3));
-    return measure_rate_get(&read);
+        trial_rate_add(&read, at * NS_PER_MS, 7 + step * (uint64_t)(rate * at * 1e-3));
+    return trial_rate_get(&read);
 }
 
 TEST(rates)
@@ -78,15 +78,15 @@ TEST(rates)
 
 TEST(nothing_to_read)
 {
-    struct measure_rate read = {0};
-    assert_true(measure_rate_get(&read) == 0);
-    measure_rate_add(&read, 5, 7);
-    measure_rate_add(&read, 5, 9); /* no time has passed */
-    assert_true(measure_rate_get(&read) == 0);
-    measure_rate_add(&read, NS_PER_S, 2); /* another broker */
-    assert_true(measure_rate_get(&read) == 0);
-    measure_rate_add(&read, 2 * NS_PER_S, 12);
-    assert_true(measure_rate_get(&read) == 10);
+    struct trial_rate read = {0};
+    assert_true(trial_rate_get(&read) == 0);
+    trial_rate_add(&read, 5, 7);
+    trial_rate_add(&read, 5, 9); /* no time has passed */
+    assert_true(trial_rate_get(&read) == 0);
+    trial_rate_add(&read, NS_PER_S, 2); /* another broker */
+    assert_true(trial_rate_get(&read) == 0);
+    trial_rate_add(&read, 2 * NS_PER_S, 12);
+    assert_true(trial_rate_get(&read) == 10);
 }
 
 /* ---- the cache ---- */
