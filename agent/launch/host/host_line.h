@@ -13,7 +13,7 @@
 struct json_object; /* json-c */
 
 #define HOST_LINE_MOST 65536u         /* bytes of a line with its end */
-#define HOST_DATA_MOST 32768u         /* bytes that may follow a line */
+#define HOST_DATA_MOST 65536u         /* bytes that may follow a line */
 #define HOST_QUEUE_SOFT (256u * 1024) /* output and files wait while more bytes than this are queued */
 #define HOST_QUEUE_HARD (16u * 1024 * 1024)
 

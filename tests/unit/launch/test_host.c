@@ -297,7 +297,35 @@ CASE(end_of_input)
     assert_string_equal(hostbed_work(f), "");
 }
 
+/* Words without an end, no words, fewer than there should be, and none at all: such a process has ended before it began. */
+CASE(damaged_orders)
+{
+    static const char start[] = "{\"type\":\"start\",\"name\":\"a\"";
+    FILE *in = fopen(file_in(f->dir, "in"), "w");
+    assert_non_null(in);
+    fputs("@rp {\"type\":\"hello\"}\n", in);
+    fprintf(in, "@rp %s,\"words\":1,\"bytes\":3}\nabc@rp %s,\"words\":0,\"bytes\":2}\na%c", start, start, 0);
+    fprintf(in, "@rp %s,\"words\":3,\"bytes\":2}\na%c@rp %s,\"words\":1}\n", start, 0, start);
+    fclose(in);
+    /* The node agent leaves without further words when its input ends. */
+    static const char script[] =
+        "cd %s && touch out && { cat in; until [ $(grep -c '\"status\":32256' out) = 4 ]; do sleep 0.02; done; } |"
+        " \"$RP_LAUNCH\" node >out 2>&1";
+    assert_int_equal(system(textf(script, f->dir)), 0);
+}
+
 /* ---- carriers ---- */
+
+CASE(facts_out_of_bounds)
+{
+    hostbed_connect_script(f, "echo '@rp {\"type\":\"here\"}'; read -r hello; printf '@rp "
+                              "{\"type\":\"ready\",\"version\":\"%s\",\"cores\":1e300,"
+                              "\"memory\":-5,\"work\":\"a/path\"}\n' \"$RP_VERSION\"; exec sleep 600");
+    hostbed_await(f, host_info(f->host)->state == HOST_READY);
+    const struct host_facts *facts = &host_info(f->host)->facts;
+    assert_true(facts->cores == 1e6 && facts->memory == 0);
+    assert_string_equal(facts->work, "");
+}
 
 CASE(noise)
 {

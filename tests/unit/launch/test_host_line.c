@@ -227,7 +227,7 @@ CASE(bytes)
         snprintf(line, sizeof line, "@rp {\"bytes\":%s}\n@rp {}\n", bad[i]);
         assert_int_equal(feed_text(f, line), 2); /* none follow */
     }
-    assert_int_equal(feed_text(f, "@rp {\"bytes\":32769}\n@rp {}\n"), 1);
+    assert_int_equal(feed_text(f, textf("@rp {\"bytes\":%u}\n@rp {}\n", HOST_DATA_MOST + 1)), 1);
     assert_int_equal(feed_text(f, "@rp {\"bytes\":99999999999999999999}\n@rp {}\n"), 1);
     assert_int_equal(feed_text(f, "@rp {\"bytes\":10}\nend"), 0);
     close(f->ends[1]);
