@@ -183,7 +183,7 @@ rp_status net_pass_init(struct net_pass *self, const struct net *net, uint32_t m
     return RP_OK;
 }
 
-/* Goes through the images and their patches, which have one row for each position: copies the pixels into the patches, or with sums the
+/* Goes through the images and their patches, which have one row for each position: copies the pixels into the patches, or the
  * reverse: derivatives by patches add up in the pixels that they share. The pixels of a kernel's row are adjacent in the image. */
 static void each_run(const struct net *net, const struct net_pass *pass, const float *from, float *sums)
 {
@@ -212,7 +212,7 @@ static void gather_patches(const struct net *net, struct net_pass *pass)
 static void scatter_patches(const struct net *net, const struct net_pass *pass, float *d_input)
 {
     memset(d_input, 0, (size_t)pass->batch * net->spec.inputs * sizeof *d_input);
-    each_run(net, pass, d_input, d_input);
+    each_run(net, pass, NULL, d_input);
 }
 
 static bool is_small(uint32_t k, uint32_t n)

@@ -1,10 +1,9 @@
 /* The run room: actors, learners and evaluators, independent of the process that they run in (actor, learner, group, variables,
  * best), their logs (run_log, thin), each in a process of its own (worker), all in one process (lockstep), and
- * the command lines of replay-actor, replay-learner and replay-single (program). The room may use environments, adders, algorithms, the
- * configuration, the client library, and the broker, which replay-single embeds.
- *
- * This header: an actor chooses actions and passes observations to an adder. An environment loop is an actor and an environment that take
- * turns. A crew has the loops of a process; without adders, and greedy, it is an evaluator. */
+ * the command lines of replay-actor, replay-learner and replay-single (program). This header: an actor
+ * chooses actions and passes observations to an adder. Without an adder,
+ * and greedy, it is an evaluator. The room may use environments, adders, algorithms, the configuration, the client library, and
+ * the broker, which replay-single embeds. */
 #ifndef AGENT_RUN_ACTOR_H
 #define AGENT_RUN_ACTOR_H
 
