@@ -139,13 +139,15 @@ static rp_status wait_for_room(struct actor *self, rp_error *err)
         }
         status = adder_wait(self->options.adder, WAIT_MS, err);
     }
-    self->options.idle->ns[IDLE_CREDIT] += (uint64_t)(clock_ns() - from);
+    self->idle.ns[IDLE_CREDIT] += (uint64_t)(clock_ns() - from);
     return status;
 }
 
 rp_status actor_offer(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
                       const void *next_observation, rp_error *err)
 {
+    self->steps++;
+    self->total++;
     if (!self->options.adder)
         return RP_OK;
     struct agent *agent = self->options.agent;
@@ -267,7 +269,6 @@ static rp_status open_loop(struct crew *self, rp_client *client, uint32_t i, rp_
                                         .agent = self->agent,
                                         .adder = adder,
                                         .client = acts && i == 0 ? client : NULL,
-                                        .idle = &self->idle,
                                         .index = index,
                                         .environments = options->environments > 0 ? options->environments : self->n,
                                         .seed = worker_seed(config, acts ? "actor" : "evaluator", index),
@@ -411,18 +412,6 @@ rp_status crew_step(struct crew *self, uint32_t first, uint32_t n, uint64_t tota
             count_episode(&self->measured, &loop->episode);
     }
     return RP_OK;
-}
-
-void crew_get_stats(const struct crew *self, struct adder_stats *out)
-{
-    *out = (struct adder_stats){0};
-    for (uint32_t i = 0; self->loops && self->options.inserts && i < self->n; i++) {
-        struct adder_stats stats;
-        adder_get_stats(self->loops[i].actor.options.adder, &stats);
-        out->steps += stats.steps;
-        out->items += stats.items;
-        out->rejected += stats.rejected;
-    }
 }
 
 /* ---- evaluations ---- */

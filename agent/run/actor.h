@@ -24,7 +24,6 @@ struct actor_options {
     struct agent *agent;   /* borrowed */
     struct adder *adder;   /* borrowed; NULL: nothing is inserted */
     rp_client *client;     /* whose trace gets its spans; NULL: none */
-    struct idle *idle;     /* gets the time that it waits for room; borrowed */
     uint32_t index;        /* among all environments of all actors */
     uint32_t environments; /* of each actor; 0 counts as 1 */
     uint64_t seed;
@@ -35,9 +34,11 @@ struct actor_options {
 struct actor {
     struct actor_options options;
     struct rng rng;
-    double epsilon; /* epsilon of this actor, on the ladder */
-    uint64_t total; /* steps of all actors, as far as known: the owner sets it */
-    uint32_t held;  /* further steps for which the present random action is kept */
+    double epsilon;   /* epsilon of this actor, on the ladder */
+    uint64_t steps;   /* steps of this actor */
+    uint64_t total;   /* steps of all actors, as far as known: the owner sets it */
+    struct idle idle; /* time that it has waited, by cause */
+    uint32_t held;    /* further steps for which the present random action is kept */
     struct agent_choice choice;
     bool noisy; /* the noise continues from the previous step of the same episode */
     float noise[RP_ENV_MAX_ACTION];
@@ -113,7 +114,6 @@ struct crew {
     uint64_t rounds;          /* since it has looked for newer parameters */
     struct best_file best;    /* of an evaluator */
     struct measured measured; /* since its owner has cleared it */
-    struct idle idle;         /* time that its actors have waited, by cause */
     /* ---- of the loops that choose an action in this round */
     struct actor **actors;
     struct environment_loop **choosing;
@@ -137,8 +137,6 @@ rp_status crew_step(struct crew *self, uint32_t first, uint32_t n, uint64_t tota
 void crew_tell_policy(struct crew *self);
 /* Call after each round. Takes newer parameters if there are some, every actors.pull_every steps. */
 rp_status crew_update(struct crew *self, rp_error *err);
-/* Sums over its adders. */
-void crew_get_stats(const struct crew *self, struct adder_stats *out);
 /* Keeps the best parameters and the last episodes of evaluations in a folder; NULL or "": nowhere. fresh: from nothing. */
 void crew_keep(struct crew *self, const char *folder, bool fresh);
 struct show;

@@ -258,9 +258,11 @@ static struct lockstep_report report_of(const struct lockstep *self, double eval
                                   .episodes = self->episodes,
                                   .fingerprint = self->learner ? agent_fingerprint(self->agent) : 0,
                                   .stopped = is_stopped(self->options->stop)};
-    struct adder_stats stats;
-    crew_get_stats(&self->players, &stats);
-    out.inserted = stats.items;
+    for (uint32_t i = 0; self->players.loops && i < self->players.n; i++) {
+        struct adder_stats stats;
+        adder_get_stats(self->players.loops[i].actor.options.adder, &stats);
+        out.inserted += stats.items;
+    }
     return out;
 }
 

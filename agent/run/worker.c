@@ -183,6 +183,23 @@ struct actor_work {
     struct idle reported_idle;
 };
 
+/* Sums over the environments. */
+static void sum_loops(const struct crew *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
+{
+    *steps = 0;
+    *sum = (struct adder_stats){0};
+    *idle = (struct idle){0};
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct adder_stats stats;
+        adder_get_stats(self->loops[i].actor.options.adder, &stats);
+        sum->items += stats.items;
+        sum->rejected += stats.rejected;
+        *steps += self->loops[i].actor.steps;
+        for (int cause = 0; cause < IDLE_CAUSES; cause++)
+            idle->ns[cause] += self->loops[i].actor.idle.ns[cause];
+    }
+}
+
 static void actor_report(struct actor_work *self)
 {
     struct worker *worker = &self->worker;
@@ -191,11 +208,13 @@ static void actor_report(struct actor_work *self)
     double seconds = (double)(now - self->reported_ns) * 1e-9,
            n = measured->episodes ? (double)measured->episodes : NAN;
     self->episodes += measured->episodes;
+    uint64_t steps;
     struct adder_stats sum;
-    crew_get_stats(&worker->crew, &sum);
+    struct idle idle;
+    sum_loops(&worker->crew, &steps, &sum, &idle);
     struct agent_scalar scalars[ACTOR_SCALARS + IDLE_CAUSES + 1] = {
-        {"actor_steps", (double)sum.steps},
-        {"steps_per_second", (double)(sum.steps - self->reported_steps) / seconds},
+        {"actor_steps", (double)steps},
+        {"steps_per_second", (double)(steps - self->reported_steps) / seconds},
         {"episodes", (double)self->episodes},
         {"return", measured->sum / n},
         {"episode_length", (double)measured->steps / n},
@@ -203,12 +222,12 @@ static void actor_report(struct actor_work *self)
         {"rejected", (double)sum.rejected},
         {"epsilon", actor_epsilon(&worker->crew.loops[0].actor)},
     };
-    uint32_t n_scalars = ACTOR_SCALARS + idle_report(&worker->crew.idle, &self->reported_idle, seconds, "blocked_share",
+    uint32_t n_scalars = ACTOR_SCALARS + idle_report(&idle, &self->reported_idle, seconds, "blocked_share",
                                                      IDLE_OF_ACTOR, scalars + ACTOR_SCALARS);
     const struct run_log_at at = {clock_unix_s(), self->claim.total, worker->crew.variables.steps};
     worker_report(worker, &at, scalars, n_scalars);
     self->reported_ns = now;
-    self->reported_steps = sum.steps;
+    self->reported_steps = steps;
     *measured = (struct measured){0};
 }
 
@@ -233,7 +252,7 @@ static rp_status take_steps(struct actor_work *self, rp_error *err)
 static rp_status worker_act(struct actor_work *self, rp_error *err)
 {
     struct crew *crew = &self->worker.crew;
-    struct idle *idle = &crew->idle;
+    struct idle *idle = &crew->loops[0].actor.idle;
     self->reported_ns = clock_ns();
     rp_status status = crew_begin(crew, err);
     idle->ns[IDLE_PARAMETERS] += (uint64_t)(clock_ns() - self->reported_ns);

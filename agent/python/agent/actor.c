@@ -646,11 +646,15 @@ static PyObject *actor_state(PyObject *object, PyObject *unused)
     actor_object *self = (actor_object *)object;
     if (!enter(self))
         return NULL;
-    struct adder_stats stats;
-    crew_get_stats(&self->crew, &stats);
+    uint64_t items = 0;
+    for (uint32_t i = 0; self->options.inserts && i < n_of(self); i++) {
+        struct adder_stats stats;
+        adder_get_stats(adder_of(self, i), &stats);
+        items += stats.items;
+    }
     PyObject *state =
         Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:d,s:d,s:O}", "steps", self->steps, "episodes", self->episodes, "items",
-                      stats.items, "version", self->crew.variables.version, "learner_steps", self->crew.variables.steps,
+                      items, "version", self->crew.variables.version, "learner_steps", self->crew.variables.steps,
                       "epsilon", actor_epsilon(self->crew.actors[0]), "last_return", self->last_value, "finished",
                       is_finished(self) ? Py_True : Py_False);
     gate_leave(&self->guarded.gate);
