@@ -314,6 +314,7 @@ static rp_status env_open_described(struct env *self, const struct env_config *c
 {
     RP_TRY(read_spec(config, &self->spec, err));
     self->ops = &described;
+    self->described = true;
     return RP_OK;
 }
 
@@ -446,7 +447,7 @@ rp_status env_open(struct env *self, const struct env_config *config, rp_error *
 
 void env_close(struct env *self)
 {
-    if (self->self && !self->provider) /* a provider's environments belong to their group */
+    if (self->self && !self->described && !self->provider) /* a provider's environments belong to their group */
         self->ops->destroy(self->self);
     if (self->library)
         dlclose(self->library);
@@ -457,7 +458,7 @@ void env_close(struct env *self)
 
 void env_seed(struct env *self, uint64_t seed)
 {
-    if (!self->self)
+    if (self->described)
         return;
     env_enter(self, "seed");
     self->ops->seed(self->self, seed);
@@ -466,7 +467,7 @@ void env_seed(struct env *self, uint64_t seed)
 
 void env_reset(struct env *self, void *observation)
 {
-    assert(self->self); /* programs refuse to step an environment that is only described */
+    assert(!self->described); /* programs refuse to step an environment that is only described */
     self->steps = 0;
     env_enter(self, "reset");
     self->ops->reset(self->self, observation);

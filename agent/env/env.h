@@ -41,10 +41,11 @@ struct env_picture;  /* agent/env/picture.h */
 
 struct env {
     const rp_env_ops *ops;
-    void *self; /* NULL: only the spec is known: no reset, no step */
+    void *self;
     rp_env_spec spec;
     void *library;                       /* of a plug-in */
     const struct env_provider *provider; /* of a group; NULL: the environment is C */
+    bool described;                      /* only the spec is known: no reset, no step */
     int64_t delay_ns;
     uint32_t max_steps; /* imposed here; 0: the environment's own */
     uint32_t steps;     /* steps of this episode */

@@ -155,13 +155,6 @@ static rp_status critic_create(struct agent *agent, const struct critic_plan *pl
     return RP_OK;
 }
 
-/* Copies n rows of `width` floats between arrays whose rows are further apart. */
-static void copy_rows(float *to, size_t to_step, const float *from, size_t from_step, size_t width, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(to + i * to_step, from + i * from_step, width * sizeof(float));
-}
-
 /* ---- acting ---- */
 
 /* Puts n observations through the policy. Returns its outputs, and in self->greedy tanh of the first ones of each. */
@@ -169,7 +162,9 @@ static const float *critic_policy_rows(struct critic *self, const struct agent *
                                        uint32_t n)
 {
     const float *floats = agent_floats(agent, observations, n, agent->scratch);
-    copy_rows(self->acting, self->row, floats, self->observation, self->observation, n);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(self->acting + (size_t)i * self->row, floats + (size_t)i * self->observation,
+               self->observation * sizeof(float));
     const float *out = net_forward(&self->policy, agent->params, &self->policy_pass, floats, n);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < self->action; j++)
@@ -180,7 +175,9 @@ static const float *critic_policy_rows(struct critic *self, const struct agent *
 /* Returns Q(s, a) of n observations; actions follow each other at `step` floats. */
 static const float *judge(struct critic *self, const struct agent *agent, uint32_t n, const float *actions, size_t step)
 {
-    copy_rows(self->acting + self->observation, self->row, actions, step, self->action, n);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(self->acting + (size_t)i * self->row + self->observation, actions + i * step,
+               self->action * sizeof(float));
     return net_forward(&self->q, agent->params + critic_at(self, 0), &self->q_pass[0], self->acting, n);
 }
 
@@ -211,10 +208,18 @@ static void critic_judge(struct critic *self, const struct agent *agent, uint32_
 
 /* ---- learning ---- */
 
+static void fill_rows(const struct critic *self, float *rows, const float *states)
+{
+    for (uint32_t i = 0; i < self->n; i++)
+        memcpy(rows + (size_t)i * self->row, states + (size_t)i * self->observation, self->observation * sizeof(float));
+}
+
 /* Replaces the actions in rows (now or next) by [n][action]. */
 static void critic_set_actions(const struct critic *self, float *rows, const float *actions)
 {
-    copy_rows(rows + self->observation, self->row, actions, self->action, self->action, self->n);
+    for (uint32_t i = 0; i < self->n; i++)
+        memcpy(rows + (size_t)i * self->row + self->observation, actions + (size_t)i * self->action,
+               self->action * sizeof(float));
 }
 
 /* Zeroes the gradient and takes a batch. */
@@ -226,8 +231,8 @@ static void critic_begin(struct critic *self, struct agent *agent, const struct 
     self->states_next = self->states + (size_t)self->n * self->observation;
     agent_copy_floats(agent, batch->observation, self->n, self->states);
     agent_copy_floats(agent, batch->next_observation, self->n, self->states_next);
-    copy_rows(self->now, self->row, self->states, self->observation, self->observation, self->n);
-    copy_rows(self->next, self->row, self->states_next, self->observation, self->observation, self->n);
+    fill_rows(self, self->now, self->states);
+    fill_rows(self, self->next, self->states_next);
     critic_set_actions(self, self->now, batch->action);
     memset(agent->grads, 0, agent->n_params * sizeof(float));
     result->priority = self->priority;

@@ -384,16 +384,6 @@ static void choose(struct crew *self, uint32_t n)
     }
 }
 
-static void count_episode(struct measured *self, const struct episode *episode)
-{
-    self->episodes++;
-    self->steps += episode->steps;
-    self->sum += episode->value;
-    self->squares += episode->value * episode->value;
-    self->lowest = fmin(self->lowest, episode->value);
-    self->highest = fmax(self->highest, episode->value);
-}
-
 rp_status crew_step(struct crew *self, uint32_t first, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err)
 {
     uint32_t n_choosing;
@@ -408,8 +398,8 @@ rp_status crew_step(struct crew *self, uint32_t first, uint32_t n, uint64_t tota
         }
         RP_TRY(take_step(loop, err));
         (*taken)++;
-        if (!loop->running)
-            count_episode(&self->measured, &loop->episode);
+        if (!loop->running && self->ended)
+            self->ended(self->ctx, &loop->episode);
     }
     return RP_OK;
 }
@@ -425,19 +415,27 @@ void crew_keep(struct crew *self, const char *folder, bool fresh)
 rp_status crew_episodes(struct crew *self, uint64_t n, struct show *show, struct measured *out, rp_error *err)
 {
     struct environment_loop *loop = &self->loops[0];
-    self->measured = (struct measured){.lowest = INFINITY, .highest = -INFINITY};
-    while (self->measured.episodes < n) {
+    *out = (struct measured){.lowest = INFINITY, .highest = -INFINITY};
+    while (out->episodes < n) {
         double before = loop->running ? loop->episode.value : 0.0;
         uint32_t taken;
         if (is_stopped(self->options.stop))
-            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes",
-                           (unsigned long long)self->measured.episodes, (unsigned long long)n);
-        loop->recorded = loop->recording && self->measured.episodes + 1 == n;
+            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)out->episodes,
+                           (unsigned long long)n);
+        loop->recorded = loop->recording && out->episodes + 1 == n;
         RP_TRY(crew_step(self, 0, 1, 0, &taken, err));
+        double value = loop->episode.value;
         if (show && taken > 0)
-            show_step(show, loop, loop->episode.value - before, !loop->running);
+            show_step(show, loop, value - before, !loop->running);
+        if (loop->running)
+            continue;
+        out->episodes++;
+        out->steps += loop->episode.steps;
+        out->sum += value;
+        out->squares += value * value;
+        out->lowest = fmin(out->lowest, value);
+        out->highest = fmax(out->highest, value);
     }
-    *out = self->measured;
     return RP_OK;
 }
 

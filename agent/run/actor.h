@@ -82,12 +82,6 @@ struct environment_loop {
     struct episode episode;
 };
 
-/* Episodes that have ended. */
-struct measured {
-    uint64_t episodes, steps;
-    double sum, squares, lowest, highest; /* of the returns */
-};
-
 struct crew_options {
     const struct run_config *config;
     const rp_env_spec *spec;             /* of environments that the caller steps; NULL: crew_open opens them */
@@ -110,10 +104,12 @@ struct crew {
     struct variables variables;
     struct environment_loop *loops; /* each with an adder of its own if it inserts; NULL before crew_join */
     uint32_t n;
-    uint64_t policy;          /* stamp of the parameters that the adders know */
-    uint64_t rounds;          /* since it has looked for newer parameters */
-    struct best_file best;    /* of an evaluator */
-    struct measured measured; /* since its owner has cleared it */
+    uint64_t policy;       /* stamp of the parameters that the adders know */
+    uint64_t rounds;       /* since it has looked for newer parameters */
+    struct best_file best; /* of an evaluator */
+    /* Called for each episode that ended; may be NULL. */
+    void (*ended)(void *ctx, const struct episode *episode);
+    void *ctx;
     /* ---- of the loops that choose an action in this round */
     struct actor **actors;
     struct environment_loop **choosing;
@@ -139,6 +135,11 @@ void crew_tell_policy(struct crew *self);
 rp_status crew_update(struct crew *self, rp_error *err);
 /* Keeps the best parameters and the last episodes of evaluations in a folder; NULL or "": nowhere. fresh: from nothing. */
 void crew_keep(struct crew *self, const char *folder, bool fresh);
+struct measured {
+    uint64_t episodes, steps;
+    double sum, squares, lowest, highest; /* of the returns */
+};
+
 struct show;
 /* Runs n whole episodes in the first loop, and records the last. show: draws them; may be NULL. RP_CANCELLED: stopped. */
 rp_status crew_episodes(struct crew *self, uint64_t n, struct show *show, struct measured *out, rp_error *err);

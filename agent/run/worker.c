@@ -179,9 +179,20 @@ struct actor_work {
     struct worker worker;
     struct claim claim;
     uint64_t episodes, reported_steps;
+    double value_sum; /* sum of returns since the last report */
+    uint64_t value_count, length_sum;
     int64_t reported_ns;
     struct idle reported_idle;
 };
+
+static void on_episode(void *ctx, const struct episode *episode)
+{
+    struct actor_work *self = ctx;
+    self->episodes++;
+    self->value_sum += episode->value;
+    self->length_sum += episode->steps;
+    self->value_count++;
+}
 
 /* Sums over the environments. */
 static void sum_loops(const struct crew *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
@@ -204,10 +215,7 @@ static void actor_report(struct actor_work *self)
 {
     struct worker *worker = &self->worker;
     int64_t now = clock_ns();
-    struct measured *measured = &worker->crew.measured; /* since the last report */
-    double seconds = (double)(now - self->reported_ns) * 1e-9,
-           n = measured->episodes ? (double)measured->episodes : NAN;
-    self->episodes += measured->episodes;
+    double seconds = (double)(now - self->reported_ns) * 1e-9, n = self->value_count ? (double)self->value_count : NAN;
     uint64_t steps;
     struct adder_stats sum;
     struct idle idle;
@@ -216,8 +224,8 @@ static void actor_report(struct actor_work *self)
         {"actor_steps", (double)steps},
         {"steps_per_second", (double)(steps - self->reported_steps) / seconds},
         {"episodes", (double)self->episodes},
-        {"return", measured->sum / n},
-        {"episode_length", (double)measured->steps / n},
+        {"return", self->value_sum / n},
+        {"episode_length", (double)self->length_sum / n},
         {"items", (double)sum.items},
         {"rejected", (double)sum.rejected},
         {"epsilon", actor_epsilon(&worker->crew.loops[0].actor)},
@@ -228,7 +236,8 @@ static void actor_report(struct actor_work *self)
     worker_report(worker, &at, scalars, n_scalars);
     self->reported_ns = now;
     self->reported_steps = steps;
-    *measured = (struct measured){0};
+    self->value_sum = 0.0;
+    self->value_count = self->length_sum = 0;
 }
 
 /* Takes claimed steps in whole rounds, up to the next look at the clock. The rest waits for the next claim, unless there is none. */
@@ -275,6 +284,8 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
     struct actor_work self = {0};
     struct worker *worker = &self.worker;
     rp_status status = worker_open(worker, options, "actor", err);
+    worker->crew.ended = on_episode;
+    worker->crew.ctx = &self;
     if (status == RP_OK && !options->config->actors.weights[0])
         status = variables_subscribe(&worker->crew.variables, err);
     if (status == RP_OK) {

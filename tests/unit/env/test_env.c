@@ -33,7 +33,7 @@ TEST(described_environments_have_a_spec)
     struct env_config config = {.python = (char *)"my_env:make", .max_steps = 7, .spec = {spec, 5}};
     assert_true(env_is_python(&config));
     struct env *env = envs_open(&config);
-    assert_null(env->self);
+    assert_true(env->described);
     assert_int_equal(env->spec.observation_dtype, RP_DTYPE_UINT8);
     assert_int_equal(env_observation_bytes(&env->spec), 360);
     assert_int_equal(env->spec.action_size, 2);
@@ -125,7 +125,7 @@ TEST(groups_have_what_a_provider_makes)
     config.spec = (struct schema_list){spec, 2};
     assert_int_equal(env_group_open(&group, &config, 1, &provider, &err), RP_FAILED_PRECONDITION);
     assert_int_equal(env_group_open(&group, &config, 1, NULL, &err), RP_OK); /* described */
-    assert_null(group.envs[0].self);
+    assert_true(group.envs[0].described);
     env_group_close(&group);
     assert_int_equal(env_group_open(&group, &(struct env_config){.name = (char *)"Catch"}, 5, NULL, &err), RP_OK);
     assert_int_equal(group.n, 5);
