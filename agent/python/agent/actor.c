@@ -31,14 +31,8 @@ struct subenv {
     double value;            /* return of the present episode, undiscounted */
 };
 
-enum { IN_REWARD, IN_TERMINATED, IN_TRUNCATED, IN_OBSERVATION, IN_FINAL, IN_MASK, N_INPUTS };
-
 /* What came of the actions of the last act. */
 struct outcome {
-    struct cell cells[N_INPUTS];
-    PyObject *held[N_INPUTS]; /* entries of the caller's dict: cells are read in place */
-    double reward;            /* of one environment, as its flags */
-    bool ends[2];
     const double *rewards; /* [n] */
     const bool *terminated, *truncated;
     const char *observations; /* [n] */
@@ -50,7 +44,7 @@ typedef struct actor_object {
     struct guarded guarded;
     bool open;     /* false before _open and after close; then all below is empty */
     uint32_t rows; /* of arrays for several environments; 0: values of one */
-    struct column inputs[N_INPUTS], action;
+    struct column observation, final, rewards, flags, action;
     struct run_config config;
     rp_env_spec spec;
     size_t observation_bytes;
@@ -157,6 +151,11 @@ static void actor_destroy(PyObject *object)
     memset((char *)self + begin, 0, sizeof *self - begin);
 }
 
+static struct column column_of(const char *name, int32_t dtype)
+{
+    return (struct column){.name = (char *)(uintptr_t)name, .dtype = dtype};
+}
+
 /* False with an exception set. */
 static bool read_options(actor_object *self, PyObject *args, struct opening *opening, int *vector)
 {
@@ -198,12 +197,11 @@ static bool open_actor(actor_object *self, PyObject *args)
     }
     self->open = true;
     self->rows = vector ? n_of(self) : 0;
+    self->observation = env_observation_column("observation", &self->spec);
+    self->final = env_observation_column("final_obs", &self->spec);
     self->action = env_action_column("action", &self->spec);
-    self->inputs[IN_OBSERVATION] = env_observation_column("observation", &self->spec);
-    self->inputs[IN_FINAL] = env_observation_column("final_obs", &self->spec);
-    self->inputs[IN_REWARD] = (struct column){.name = "rewards", .dtype = RP_DTYPE_FLOAT64};
-    self->inputs[IN_TERMINATED] = self->inputs[IN_TRUNCATED] = self->inputs[IN_MASK] =
-        (struct column){.name = "terminated and truncated", .dtype = RP_DTYPE_BOOL};
+    self->rewards = column_of("rewards", RP_DTYPE_FLOAT64);
+    self->flags = column_of("terminated and truncated", RP_DTYPE_BOOL);
     return true;
 }
 
@@ -437,7 +435,7 @@ static PyObject *act(actor_object *self, PyObject *value)
     struct cell observations = {0};
     rp_error err = {0};
     if (!settle(self, -1) || !has_begun(self) || !prepare(self, -1) ||
-        !cell_take(&observations, &self->inputs[IN_OBSERVATION], value, self->rows))
+        !cell_take(&observations, &self->observation, value, self->rows))
         return NULL;
     PyThreadState *thread = n_of(self) > 1 ? PyEval_SaveThread() : NULL;
     rp_status status = select_actions(self, observations.data, &err);
@@ -459,55 +457,80 @@ static PyObject *actor_act(PyObject *object, PyObject *observation)
 
 /* ---- observe ---- */
 
-/* The reward and the flags of one environment. */
-static bool read_numbers(struct outcome *out, PyObject *const *args)
+enum { IN_REWARD, IN_TERMINATED, IN_TRUNCATED, IN_OBSERVATION, IN_FINAL, IN_MASK, N_INPUTS };
+
+/* The arrays of one call; for one environment, the numbers. */
+struct inputs {
+    struct cell cells[N_INPUTS];
+    PyObject *finals, *mask; /* held: they are entries of the caller's dict, and cells are read in place */
+    double reward;
+    bool terminated, truncated;
+};
+
+static bool read_numbers(struct inputs *in, PyObject *const *args, struct outcome *out)
 {
-    out->reward = PyFloat_AsDouble(args[IN_REWARD]);
-    if (out->reward == -1.0 && PyErr_Occurred())
+    in->reward = PyFloat_AsDouble(args[IN_REWARD]);
+    if (in->reward == -1.0 && PyErr_Occurred())
         return false;
-    out->cells[IN_REWARD].data = &out->reward;
-    for (int i = 0; i < 2; i++) {
-        int ends = PyObject_IsTrue(args[IN_TERMINATED + i]);
-        if (ends < 0)
-            return false;
-        out->ends[i] = ends != 0;
-        out->cells[IN_TERMINATED + i].data = &out->ends[i];
-    }
+    int terminated = PyObject_IsTrue(args[IN_TERMINATED]), truncated = PyObject_IsTrue(args[IN_TRUNCATED]);
+    if (terminated < 0 || truncated < 0)
+        return false;
+    in->terminated = terminated != 0;
+    in->truncated = truncated != 0;
+    out->rewards = &in->reward;
+    out->terminated = &in->terminated;
+    out->truncated = &in->truncated;
     return true;
 }
 
-/* Finds the last observations of episodes after which the environment has begun the next one, under the names of both versions of
- * Gymnasium. */
-static void find_finals(PyObject *info, PyObject **values)
+static bool take(actor_object *self, struct inputs *in, int which, struct column *column, PyObject *value)
 {
-    static const char *const names[2][2] = {{"final_obs", "_final_obs"}, {"final_observation", "_final_observation"}};
-    for (int i = 0; i < 2 && !(values[IN_FINAL] && values[IN_MASK]); i++) {
-        values[IN_FINAL] = PyDict_GetItemString(info, names[i][0]);
-        values[IN_MASK] = PyDict_GetItemString(info, names[i][1]);
-    }
+    return cell_take(&in->cells[which], column, value, self->rows);
 }
 
-static bool read_outcome(actor_object *self, PyObject *const *args, PyObject *info, struct outcome *out)
+static bool read_arrays(actor_object *self, struct inputs *in, PyObject *const *args, struct outcome *out)
 {
-    PyObject *values[N_INPUTS] = {args[IN_REWARD], args[IN_TERMINATED], args[IN_TRUNCATED], args[IN_OBSERVATION]};
-    if (self->rows == 0 && !read_numbers(out, args))
+    if (!take(self, in, IN_REWARD, &self->rewards, args[IN_REWARD]) ||
+        !take(self, in, IN_TERMINATED, &self->flags, args[IN_TERMINATED]) ||
+        !take(self, in, IN_TRUNCATED, &self->flags, args[IN_TRUNCATED]))
         return false;
-    if (self->rows && info)
-        find_finals(info, values);
-    for (int i = self->rows ? IN_REWARD : IN_OBSERVATION; i < N_INPUTS; i++) {
-        if (i == IN_FINAL && !(values[IN_FINAL] && values[IN_MASK]))
-            break;
-        out->held[i] = Py_NewRef(values[i]);
-        if (!cell_take(&out->cells[i], &self->inputs[i], values[i], self->rows))
-            return false;
-    }
-    out->rewards = out->cells[IN_REWARD].data;
-    out->terminated = out->cells[IN_TERMINATED].data;
-    out->truncated = out->cells[IN_TRUNCATED].data;
-    out->observations = out->cells[IN_OBSERVATION].data;
-    out->finals = out->cells[IN_FINAL].data;
-    out->final = out->cells[IN_MASK].data;
+    out->rewards = in->cells[IN_REWARD].data;
+    out->terminated = in->cells[IN_TERMINATED].data;
+    out->truncated = in->cells[IN_TRUNCATED].data;
     return true;
+}
+
+/* A borrowed entry of a dict under one of two names, or NULL. */
+static PyObject *entry(PyObject *info, const char *name, const char *older)
+{
+    PyObject *value = PyDict_GetItemString(info, name);
+    return value ? value : PyDict_GetItemString(info, older);
+}
+
+/* The last observations of episodes after which the environment has begun the next one. */
+static bool read_finals(actor_object *self, struct inputs *in, PyObject *info, struct outcome *out)
+{
+    PyObject *finals = entry(info, "final_obs", "final_observation");
+    PyObject *mask = entry(info, "_final_obs", "_final_observation");
+    if (!finals || !mask)
+        return true;
+    in->finals = Py_NewRef(finals);
+    in->mask = Py_NewRef(mask);
+    if (!take(self, in, IN_FINAL, &self->final, finals) || !take(self, in, IN_MASK, &self->flags, mask))
+        return false;
+    out->finals = in->cells[IN_FINAL].data;
+    out->final = in->cells[IN_MASK].data;
+    return true;
+}
+
+static bool read_inputs(actor_object *self, struct inputs *in, PyObject *const *args, PyObject *info,
+                        struct outcome *out)
+{
+    if (!(self->rows ? read_arrays(self, in, args, out) : read_numbers(in, args, out)) ||
+        !take(self, in, IN_OBSERVATION, &self->observation, args[IN_OBSERVATION]))
+        return false;
+    out->observations = in->cells[IN_OBSERVATION].data;
+    return !info || self->rows == 0 || read_finals(self, in, info, out);
 }
 
 /* Checks rewards and phases. */
@@ -552,11 +575,12 @@ static PyObject *actor_tell(PyObject *object, PyObject *const *args, Py_ssize_t 
     }
     if (!enter(self))
         return NULL;
+    struct inputs in = {0};
     struct outcome outcome = {0};
-    bool ok = settle(self, -1) && read_outcome(self, args, info, &outcome) && observe(self, &outcome);
-    cells_release(outcome.cells, N_INPUTS);
-    for (int i = 0; i < N_INPUTS; i++)
-        Py_XDECREF(outcome.held[i]);
+    bool ok = settle(self, -1) && read_inputs(self, &in, args, info, &outcome) && observe(self, &outcome);
+    cells_release(in.cells, N_INPUTS);
+    Py_XDECREF(in.finals);
+    Py_XDECREF(in.mask);
     gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
@@ -580,8 +604,8 @@ static PyObject *actor_tell_first(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "O|O", &value, &which) || !enter(self))
         return NULL;
     struct cell cells[2] = {{.data = NULL}, {.data = NULL}};
-    bool ok = settle(self, -1) && cell_take(&cells[0], &self->inputs[IN_OBSERVATION], value, self->rows) &&
-              (which == Py_None || cell_take(&cells[1], &self->inputs[IN_MASK], which, n_of(self))) &&
+    bool ok = settle(self, -1) && cell_take(&cells[0], &self->observation, value, self->rows) &&
+              (which == Py_None || cell_take(&cells[1], &self->flags, which, n_of(self))) &&
               first(self, cells[0].data, cells[1].data);
     cells_release(cells, 2);
     gate_leave(&self->guarded.gate);
