@@ -14,6 +14,7 @@
 #define GOAL_STEPS 300e3
 #define TABLE_ITEMS 100000u
 #define START_SECONDS 60
+#define TIMEOUT_MS 30000
 /* Steps between two updates of the counter. */
 #define COUNT_EVERY 256u
 
@@ -52,19 +53,23 @@ static void step_env(struct bench_actor *self, struct env *env)
     }
 }
 
-static void step_actor(struct bench_actor *self, const struct run_config *config)
+static void step_actor(struct bench_actor *self, struct env *env, const struct run_config *config)
 {
     struct load *load = &self->load;
-    struct crew crew;
-    bool inserts = self->part >= PART_ADDER;
-    const struct crew_options options = {.config = config, .n = 1, .inserts = inserts};
-    load_ok(load, crew_open(&crew, &options, &load->err));
-    load_ok(load, crew_join(&crew, inserts ? load_client(load) : NULL, &load->err));
+    struct environment_loop loop;
+    struct actor_options options = {.config = config, .seed = 1};
+    options.agent = load_got(load, agent_new(&config->agent, env->ops->name, &env->spec, 1, &load->err));
+    if (self->part >= PART_ADDER) {
+        struct adder_options adder = {load_client(load), "bench", &config->adder, &env->spec, false, TIMEOUT_MS};
+        options.adder = load_got(load, adder_new(&adder, &load->err));
+    }
+    environment_loop_init(&loop, env, &options);
     tally_set_state(load->tally, TALLY_READY);
     for (;;) {
-        uint32_t taken;
-        for (uint32_t i = 0; i < COUNT_EVERY; i++)
-            load_ok(load, crew_step(&crew, 0, 1, 0, &taken, &load->err));
+        for (uint32_t i = 0; i < COUNT_EVERY; i++) {
+            bool ended;
+            load_ok(load, environment_loop_step(&loop, &ended, &load->err));
+        }
         tally_add(self->load.tally, COUNT_EVERY);
     }
 }
@@ -87,14 +92,15 @@ static void live(void *ctx)
                   .buffer_items = self->part == PART_WIDE ? 2000 : 100},
         .actors = {.count = 1, .epsilon = 0.1, .pull_every = 400},
     };
-    net_single_thread();
-    if (self->part > PART_ENV)
-        step_actor(self, &config);
     struct env env;
+    net_single_thread();
     load_ok(&self->load, env_open(&env, &config.environment, &self->load.err));
     env_seed(&env, 1);
-    tally_set_state(self->load.tally, TALLY_READY);
-    step_env(self, &env);
+    if (self->part == PART_ENV) {
+        tally_set_state(self->load.tally, TALLY_READY);
+        step_env(self, &env);
+    }
+    step_actor(self, &env, &config);
 }
 
 /* ---- measuring: a party whose members work one at a time ---- */

@@ -122,6 +122,12 @@ void actor_select_many(struct actor *const *actors, uint32_t n, const void *obse
     rp_trace_end(actors[0]->options.client, "choose actions", traced);
 }
 
+const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice)
+{
+    actor_select_many(&self, 1, observation, choice);
+    return actor_action(self, choice);
+}
+
 /* The table is full of items that were not sampled yet, or the broker is away: logs that, and waits. */
 static rp_status wait_for_room(struct actor *self, rp_error *err)
 {
@@ -176,6 +182,22 @@ static rp_status actor_observe(struct actor *self, const struct agent_choice *ch
 
 /* ---- the environment loop ---- */
 
+void environment_loop_init(struct environment_loop *self, struct env *env, const struct actor_options *options)
+{
+    *self = (struct environment_loop){.env = env,
+                                      .observation = env ? env_observation_new(env) : NULL,
+                                      .next = env ? env_observation_new(env) : NULL};
+    actor_init(&self->actor, options);
+}
+
+void environment_loop_fini(struct environment_loop *self)
+{
+    free(self->observation);
+    free(self->next);
+    recording_destroy(&self->recording);
+    *self = (struct environment_loop){0};
+}
+
 static rp_status begin_episode(struct environment_loop *self, rp_error *err)
 {
     self->episode = (struct episode){0};
@@ -189,10 +211,11 @@ static rp_status begin_episode(struct environment_loop *self, rp_error *err)
 }
 
 /* Takes a step with self->choice and self->action. */
-static rp_status take_step(struct environment_loop *self, rp_error *err)
+static rp_status take_step(struct environment_loop *self, bool *ended, rp_error *err)
 {
     rp_env_result result;
     rp_client *client = self->actor.options.client;
+    *ended = false;
     int64_t traced = rp_trace_begin(client);
     env_step(self->env, self->action, self->next, &result);
     rp_trace_end(client, "environment step", traced);
@@ -210,7 +233,47 @@ static rp_status take_step(struct environment_loop *self, rp_error *err)
     self->episode.steps++;
     self->episode.value += (double)result.reward;
     self->episode.truncated = result.truncated;
-    self->running = !result.terminal && !result.truncated;
+    if (result.terminal || result.truncated) {
+        self->running = false;
+        *ended = true;
+    }
+    return RP_OK;
+}
+
+rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err)
+{
+    *ended = false;
+    if (!self->running)
+        RP_TRY(begin_episode(self, err));
+    self->action = actor_select(&self->actor, self->observation, &self->choice);
+    env_announce(self->env, self->action);
+    return take_step(self, ended, err);
+}
+
+rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, struct show *show, struct measured *out,
+                                    rp_error *err)
+{
+    *out = (struct measured){.lowest = INFINITY, .highest = -INFINITY};
+    while (out->episodes < n) {
+        double before = self->running ? self->episode.value : 0.0;
+        bool ended;
+        if (is_stopped(self->actor.options.stop))
+            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)out->episodes,
+                           (unsigned long long)n);
+        self->recorded = self->recording && out->episodes + 1 == n;
+        RP_TRY(environment_loop_step(self, &ended, err));
+        if (show)
+            show_step(show, self, self->episode.value - before, ended);
+        if (!ended)
+            continue;
+        double value = self->episode.value;
+        out->episodes++;
+        out->steps += self->episode.steps;
+        out->sum += value;
+        out->squares += value * value;
+        out->lowest = fmin(out->lowest, value);
+        out->highest = fmax(out->highest, value);
+    }
     return RP_OK;
 }
 
@@ -274,13 +337,8 @@ static rp_status open_loop(struct crew *self, rp_client *client, uint32_t i, rp_
                                         .seed = worker_seed(config, acts ? "actor" : "evaluator", index),
                                         .greedy = !acts || config->actors.greedy,
                                         .stop = options->stop};
-    struct environment_loop *loop = &self->loops[i];
-    if (!options->spec)
-        *loop = (struct environment_loop){.env = &self->envs.envs[i],
-                                          .observation = env_observation_new(&self->envs.envs[i]),
-                                          .next = env_observation_new(&self->envs.envs[i])};
-    actor_init(&loop->actor, &actor);
-    self->actors[i] = &loop->actor;
+    environment_loop_init(&self->loops[i], options->spec ? NULL : &self->envs.envs[i], &actor);
+    self->actors[i] = &self->loops[i].actor;
     return RP_OK;
 }
 
@@ -306,9 +364,7 @@ rp_status crew_close(struct crew *self, int64_t timeout_ms, rp_error *err)
         rp_status closing =
             adder_destroy(&self->loops[i].actor.options.adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
         status = status == RP_OK ? closing : status;
-        free(self->loops[i].observation);
-        free(self->loops[i].next);
-        recording_destroy(&self->loops[i].recording);
+        environment_loop_fini(&self->loops[i]);
     }
     free(self->loops);
     free(self->actors);
@@ -352,13 +408,12 @@ rp_status crew_begin(struct crew *self, rp_error *err)
 }
 
 /* Begins episodes, and gathers the loops that take a step with their observations. */
-static rp_status gather(struct crew *self, struct environment_loop *loops, uint32_t n, uint64_t total,
-                        uint32_t *n_choosing, rp_error *err)
+static rp_status gather(struct crew *self, uint32_t n, uint64_t total, uint32_t *n_choosing, rp_error *err)
 {
     size_t bytes = env_observation_bytes(&self->agent->spec);
     *n_choosing = 0;
     for (uint32_t i = 0; i < n; i++) {
-        struct environment_loop *loop = &loops[i];
+        struct environment_loop *loop = &self->loops[i];
         loop->action = NULL;
         loop->actor.total = total + i;
         if (!loop->running && env_resets_within_round(loop->env))
@@ -384,21 +439,22 @@ static void choose(struct crew *self, uint32_t n)
     }
 }
 
-rp_status crew_step(struct crew *self, uint32_t first, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err)
+rp_status crew_step(struct crew *self, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err)
 {
     uint32_t n_choosing;
     *taken = 0;
-    RP_TRY(gather(self, self->loops + first, n, total, &n_choosing, err));
+    RP_TRY(gather(self, n, total, &n_choosing, err));
     choose(self, n_choosing);
-    for (uint32_t i = first; i < first + n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         struct environment_loop *loop = &self->loops[i];
-        if (!loop->action) {
+        bool ended = false;
+        if (loop->action) {
+            RP_TRY(take_step(loop, &ended, err));
+            (*taken)++;
+        } else {
             RP_TRY(begin_episode(loop, err));
-            continue;
         }
-        RP_TRY(take_step(loop, err));
-        (*taken)++;
-        if (!loop->running && self->ended)
+        if (ended && self->ended)
             self->ended(self->ctx, &loop->episode);
     }
     return RP_OK;
@@ -412,40 +468,13 @@ void crew_keep(struct crew *self, const char *folder, bool fresh)
     self->loops[0].recording = recording_new(folder, fresh);
 }
 
-rp_status crew_episodes(struct crew *self, uint64_t n, struct show *show, struct measured *out, rp_error *err)
-{
-    struct environment_loop *loop = &self->loops[0];
-    *out = (struct measured){.lowest = INFINITY, .highest = -INFINITY};
-    while (out->episodes < n) {
-        double before = loop->running ? loop->episode.value : 0.0;
-        uint32_t taken;
-        if (is_stopped(self->options.stop))
-            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)out->episodes,
-                           (unsigned long long)n);
-        loop->recorded = loop->recording && out->episodes + 1 == n;
-        RP_TRY(crew_step(self, 0, 1, 0, &taken, err));
-        double value = loop->episode.value;
-        if (show && taken > 0)
-            show_step(show, loop, value - before, !loop->running);
-        if (loop->running)
-            continue;
-        out->episodes++;
-        out->steps += loop->episode.steps;
-        out->sum += value;
-        out->squares += value * value;
-        out->lowest = fmin(out->lowest, value);
-        out->highest = fmax(out->highest, value);
-    }
-    return RP_OK;
-}
-
 rp_status crew_evaluate(struct crew *self, uint64_t steps, uint64_t learner_steps, struct best *out, rp_error *err)
 {
     *out = (struct best){.episodes = (uint64_t)self->options.config->evaluator.episodes,
                          .environment_steps = steps,
                          .learner_steps = learner_steps};
     struct measured measured;
-    RP_TRY(crew_episodes(self, out->episodes, NULL, &measured, err));
+    RP_TRY(environment_loop_episodes(&self->loops[0], out->episodes, NULL, &measured, err));
     out->value = measured.episodes ? measured.sum / (double)measured.episodes : 0.0;
     best_file_offer(&self->best, self->agent->tensors, self->agent->n_policy, out);
     recording_save(self->loops[0].recording, env_name(&self->options.config->environment), out);

@@ -2,7 +2,7 @@
  * best), their logs (run_log, thin), each in a process of its own (worker), all in one process (lockstep), and
  * the command lines of replay-actor, replay-learner and replay-single (program). This header: an actor
  * chooses actions and passes observations to an adder. Without an adder,
- * and greedy, it is an evaluator. The room may use environments, adders, algorithms, the configuration, the client library, and
+ * and greedy, it is an evaluator. An environment loop is an actor and an environment that take turns. The room may use environments, adders, algorithms, the configuration, the client library, and
  * the broker, which replay-single embeds. */
 #ifndef AGENT_RUN_ACTOR_H
 #define AGENT_RUN_ACTOR_H
@@ -46,7 +46,9 @@ struct actor {
 
 void actor_init(struct actor *self, const struct actor_options *options);
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err);
-/* Chooses for n actors that share an agent, in passes over up to ACTOR_ROWS of the n contiguous observations: the agent must have
+/* Gives the action as the environment takes it; *choice has details. */
+const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice);
+/* The same for n actors that share an agent, in passes over up to ACTOR_ROWS of the n contiguous observations: the agent must have
  * been made with acting_rows of ACTOR_ROWS, or of n if that is less. */
 #define ACTOR_ROWS 64u
 void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices);
@@ -61,8 +63,7 @@ double actor_epsilon(const struct actor *self);
 /* The epsilon of actor i of n: base^(1 + alpha i / (n - 1)); base alone if there is one actor. */
 double actor_ladder(double base, double alpha, uint32_t index, uint32_t n);
 
-/* ---- a crew: environment loops that share a network, as an actor or an evaluator has them; or their actors alone, for a caller that
- * steps the environments itself ---- */
+/* ---- the environment loop: one step per call, so that the owner of several loops in one thread decides when each moves ---- */
 
 struct episode {
     uint64_t steps;
@@ -77,10 +78,27 @@ struct environment_loop {
     bool running;                /* inside an episode */
     struct agent_choice choice;  /* of the step that comes next */
     const void *action;          /* the same, as the environment takes it */
-    struct recording *recording; /* owned; gets the last of crew_episodes; NULL: nothing is recorded */
+    struct recording *recording; /* owned; gets the last of environment_loop_episodes; NULL: nothing is recorded */
     bool recorded;               /* the present episode is */
     struct episode episode;
 };
+
+void environment_loop_init(struct environment_loop *self, struct env *env, const struct actor_options *options);
+void environment_loop_fini(struct environment_loop *self);
+/* Takes one step. *ended: the episode is over, and self->episode describes it. */
+rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);
+struct measured {
+    uint64_t episodes, steps;
+    double sum, squares, lowest, highest; /* of the returns */
+};
+
+struct show;
+/* Runs whole episodes, and records the last. show: draws them; may be NULL. RP_CANCELLED: the actor was stopped. */
+rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, struct show *show, struct measured *out,
+                                    rp_error *err);
+
+/* ---- a crew: environment loops that share a network, as an actor or an evaluator has them; or their actors alone, for a caller that
+ * steps the environments itself ---- */
 
 struct crew_options {
     const struct run_config *config;
@@ -125,24 +143,16 @@ rp_status crew_join(struct crew *self, rp_client *client, rp_error *err);
 rp_status crew_close(struct crew *self, int64_t timeout_ms, rp_error *err);
 /* Takes the first parameters: of actors.weights, or of a learner. RP_CANCELLED: stopped while waiting. */
 rp_status crew_begin(struct crew *self, rp_error *err);
-/* Takes one step in each of n loops from `first` on. The network chooses all actions in one pass, and environments of a provider may
+/* Takes one step in each of the first n loops. The network chooses all actions in one pass, and environments of a provider may
  * step in one call. A loop whose environment begins an episode within the round takes none. total: steps of all actors before.
  * *taken: number of steps. */
-rp_status crew_step(struct crew *self, uint32_t first, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err);
+rp_status crew_step(struct crew *self, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err);
 /* Tells all adders which parameters act from now on. */
 void crew_tell_policy(struct crew *self);
 /* Call after each round. Takes newer parameters if there are some, every actors.pull_every steps. */
 rp_status crew_update(struct crew *self, rp_error *err);
 /* Keeps the best parameters and the last episodes of evaluations in a folder; NULL or "": nowhere. fresh: from nothing. */
 void crew_keep(struct crew *self, const char *folder, bool fresh);
-struct measured {
-    uint64_t episodes, steps;
-    double sum, squares, lowest, highest; /* of the returns */
-};
-
-struct show;
-/* Runs n whole episodes in the first loop, and records the last. show: draws them; may be NULL. RP_CANCELLED: stopped. */
-rp_status crew_episodes(struct crew *self, uint64_t n, struct show *show, struct measured *out, rp_error *err);
 /* Evaluates the present parameters. steps: of all actors; learner_steps: of the parameters. */
 rp_status crew_evaluate(struct crew *self, uint64_t steps, uint64_t learner_steps, struct best *out, rp_error *err);
 

@@ -306,12 +306,13 @@ static bool steps_learned(const struct lockstep *self)
 static rp_status act(struct lockstep *self, rp_error *err)
 {
     for (uint32_t i = 0; i < self->players.n && !steps_taken(self); i++) {
-        const struct environment_loop *loop = &self->players.loops[i];
-        uint32_t taken;
-        RP_TRY(crew_step(&self->players, i, 1, self->steps, &taken, err));
-        self->steps += taken;
+        struct environment_loop *loop = &self->players.loops[i];
+        bool ended;
+        loop->actor.total = self->steps;
+        RP_TRY(environment_loop_step(loop, &ended, err));
+        self->steps++;
         self->now_ns += NS_PER_US;
-        if (!loop->running)
+        if (ended)
             self->recent[self->episodes++ % RECENT] = loop->episode.value;
         /* Before the next actor: items of two writers may arrive in any order. */
         RP_TRY(adder_flush(loop->actor.options.adder, 0, LOCKSTEP_CALL_MS, err));

@@ -250,7 +250,7 @@ static rp_status take_steps(struct actor_work *self, rp_error *err)
     while (status == RP_OK && claim->total < end && claim->left >= (claim->full ? 1 : crew->n) &&
            !worker_stopped(&self->worker)) {
         uint32_t taken = 0, n = claim->left < crew->n ? (uint32_t)claim->left : crew->n;
-        status = crew_step(crew, 0, n, claim->total, &taken, err);
+        status = crew_step(crew, n, claim->total, &taken, err);
         claim_take(claim, taken);
         if (status == RP_OK)
             status = crew_update(crew, err);
@@ -340,7 +340,7 @@ static rp_status measure_file(struct worker *worker, rp_error *err)
     struct show *show = options->show && !options->json
                             ? show_new(env_name(&worker->config->environment), episodes, options->stop)
                             : NULL;
-    rp_status status = crew_episodes(&worker->crew, episodes, show, &measured, err);
+    rp_status status = environment_loop_episodes(&worker->crew.loops[0], episodes, show, &measured, err);
     show_destroy(&show);
     RP_TRY(status);
     worker_print_result(&measured, options->weights, variables->steps, options->json);

@@ -339,19 +339,27 @@ TEST(plugins_have_names_options_and_limits_of_their_own)
     envs_refuse(&config, RP_NOT_FOUND, "does not have 'Catch'; there are Corridor");
 }
 
+/* Chooses the same action at all times. */
+static void act(struct agent *self, const struct agent_rows *rows, struct agent_choice *out)
+{
+    (void)self;
+    for (uint32_t i = 0; i < rows->n; i++)
+        out[i] = (struct agent_choice){0};
+}
+
 static void loop_finds_out(const char *name, const char *text)
 {
     err = (rp_error){0};
-    const struct run_config run = {.environment = {.name = (char *)name, .plugin = plugin_path("env_bad")},
-                                   .agent.algorithm = (char[]){"bc"},
-                                   .actors = {.count = 1, .pull_every = 1, .weights = (char[]){""}}};
-    struct crew crew;
-    uint32_t taken;
-    assert_int_equal(crew_open(&crew, &(struct crew_options){.config = &run, .n = 1, .evaluates = true}, &err), RP_OK);
-    assert_int_equal(crew_join(&crew, NULL, &err), RP_OK);
-    assert_int_equal(crew_step(&crew, 0, 1, 0, &taken, &err), RP_INVALID_ARGUMENT);
+    static const struct agent_ops ops = {.act = act};
+    static const struct run_config run = {.actors = {.count = 1, .pull_every = 1}};
+    struct env *env = ENV(.name = (char *)name, .plugin = plugin_path("env_bad"));
+    struct agent agent = {.ops = &ops, .spec = env->spec};
+    struct environment_loop loop;
+    bool ended;
+    environment_loop_init(&loop, env, &(struct actor_options){.config = &run, .agent = &agent, .greedy = true});
+    assert_int_equal(environment_loop_step(&loop, &ended, &err), RP_INVALID_ARGUMENT);
     assert_string_equal(err.text, text);
-    assert_int_equal(crew_close(&crew, 0, &err), RP_OK);
+    environment_loop_fini(&loop);
 }
 
 TEST(mistakes_of_a_running_plugin_are_told)

@@ -61,9 +61,7 @@ static struct agent_choice step_at(struct fixture *self, uint64_t total)
 {
     struct agent_choice choice;
     self->actor.total = total;
-    struct actor *actor = &self->actor;
-    actor_select_many(&actor, 1, "", &choice);
-    const void *action = actor_action(actor, &choice);
+    const void *action = actor_select(&self->actor, "", &choice);
     if (self->agent.spec.n_actions)
         assert_ptr_equal(action, &choice.discrete);
     else
