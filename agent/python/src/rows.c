@@ -410,19 +410,32 @@ static bool take_rows(struct rows *self, PyObject *step, uint32_t *n_cells)
     return true;
 }
 
-/* Takes what else there is one of for each row. */
-static bool take_extras(struct rows *self, PyObject *priorities, PyObject *done, struct cell cells[2])
+/* One value per row of an 8-byte or 1-byte type. */
+static bool take_column(PyObject *object, int32_t dtype, const char *what, uint32_t n, Py_buffer *view)
 {
-    struct column numbers = {.name = "priorities", .dtype = RP_DTYPE_FLOAT64};
-    struct column flags = {.name = "done", .dtype = RP_DTYPE_BOOL};
-    bool one = PyFloat_Check(priorities) || PyLong_Check(priorities);
-    if (one)
-        self->priority = PyFloat_AsDouble(priorities);
-    if (PyErr_Occurred() || (!one && !cell_take(&cells[0], &numbers, priorities, self->n)) ||
-        (done != Py_None && !cell_take(&cells[1], &flags, done, self->n)))
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0)
         return false;
-    self->priorities = cells[0].data;
-    self->done = cells[1].data;
+    if (column_dtype(view->format, view->itemsize) == dtype && view->len / view->itemsize == (Py_ssize_t)n)
+        return true;
+    PyErr_Format(PyExc_ValueError, "%s: one value per row is needed", what);
+    PyBuffer_Release(view);
+    view->obj = NULL;
+    return false;
+}
+
+static bool take_extras(struct rows *self, PyObject *priorities, PyObject *done, Py_buffer *views)
+{
+    if (PyFloat_Check(priorities) || PyLong_Check(priorities))
+        self->priority = PyFloat_AsDouble(priorities);
+    else if (take_column(priorities, RP_DTYPE_FLOAT64, "priorities (float64)", self->n, &views[0]))
+        self->priorities = views[0].buf;
+    if (PyErr_Occurred())
+        return false;
+    if (done == Py_None)
+        return true;
+    if (!take_column(done, RP_DTYPE_BOOL, "done (bool)", self->n, &views[1]))
+        return false;
+    self->done = views[1].buf;
     return true;
 }
 
@@ -454,10 +467,12 @@ static bool check_ends(const struct rows *self)
 static bool append_rows(struct rows *self, PyObject *step, PyObject *priorities, PyObject *done, int64_t timeout_ms)
 {
     uint32_t n_cells = 0;
-    struct cell extras[2] = {{.data = NULL}, {.data = NULL}};
-    bool ok = check_columns(self) && take_rows(self, step, &n_cells) && take_extras(self, priorities, done, extras) &&
+    Py_buffer views[2] = {{.obj = NULL}, {.obj = NULL}};
+    bool ok = check_columns(self) && take_rows(self, step, &n_cells) && take_extras(self, priorities, done, views) &&
               check_ends(self) && run_rows(self, timeout_ms);
-    cells_release(extras, 2);
+    for (int i = 0; i < 2; i++)
+        if (views[i].obj)
+            PyBuffer_Release(&views[i]);
     cells_release(self->lead->cells, n_cells);
     nest_release(self->lead->leaves, self->lead->n_columns);
     return ok;
