@@ -101,10 +101,16 @@ const void *actor_action(const struct actor *self, const struct agent_choice *ch
     return self->options.agent->spec.n_actions ? (const void *)&choice->discrete : choice->continuous;
 }
 
+/* Returns the client of its parameters, whose trace gets its spans; NULL: it has none. */
+static rp_client *actor_client(const struct actor *self)
+{
+    return self->options.variables ? self->options.variables->client : NULL;
+}
+
 void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices)
 {
     struct agent *agent = actors[0]->options.agent;
-    int64_t traced = rp_trace_begin(actors[0]->options.client);
+    int64_t traced = rp_trace_begin(actor_client(actors[0]));
     size_t bytes = env_observation_bytes(&agent->spec);
     for (uint32_t from = 0; from < n; from += ACTOR_ROWS) {
         struct agent_explore explore[ACTOR_ROWS];
@@ -119,7 +125,7 @@ void actor_select_many(struct actor *const *actors, uint32_t n, const void *obse
         for (uint32_t i = 0; i < rows; i++)
             settle(actors[from + i], &explore[i], &choices[from + i]);
     }
-    rp_trace_end(actors[0]->options.client, "choose actions", traced);
+    rp_trace_end(actor_client(actors[0]), "choose actions", traced);
 }
 
 const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice)
@@ -180,6 +186,20 @@ static rp_status actor_observe(struct actor *self, const struct agent_choice *ch
     return status == RP_DEADLINE_EXCEEDED ? wait_for_room(self, err) : status;
 }
 
+static rp_status actor_update(struct actor *self, rp_error *err)
+{
+    struct variables *variables = self->options.variables;
+    /* With several environments each step here is one of a round. */
+    uint64_t every = (uint64_t)self->options.config->actors.pull_every / self->options.environments;
+    if (!variables || (every > 1 && self->steps % every != 0))
+        return RP_OK;
+    bool fresh;
+    RP_TRY(variables_pull(variables, 0, &fresh, err));
+    if (fresh && self->options.adder)
+        adder_set_policy(self->options.adder, variables_stamp(variables, self->options.config));
+    return RP_OK;
+}
+
 /* ---- the environment loop ---- */
 
 void environment_loop_init(struct environment_loop *self, struct env *env, const struct actor_options *options)
@@ -214,7 +234,7 @@ static rp_status begin_episode(struct environment_loop *self, rp_error *err)
 static rp_status take_step(struct environment_loop *self, bool *ended, rp_error *err)
 {
     rp_env_result result;
-    rp_client *client = self->actor.options.client;
+    rp_client *client = actor_client(&self->actor);
     *ended = false;
     int64_t traced = rp_trace_begin(client);
     env_step(self->env, self->action, self->next, &result);
@@ -227,6 +247,8 @@ static rp_status take_step(struct environment_loop *self, bool *ended, rp_error 
     if (self->recorded)
         recording_step(self->recording, self->env, self->next, self->action, &result);
     RP_TRY(actor_observe(&self->actor, &self->choice, &result, self->next, err));
+    RP_TRY(actor_update(&self->actor, err));
+
     void *swap = self->observation;
     self->observation = self->next;
     self->next = swap;
@@ -331,7 +353,8 @@ static rp_status open_loop(struct crew *self, rp_client *client, uint32_t i, rp_
     const struct actor_options actor = {.config = config,
                                         .agent = self->agent,
                                         .adder = adder,
-                                        .client = acts && i == 0 ? client : NULL,
+                                        .variables =
+                                            acts && i == 0 && !config->actors.weights[0] ? &self->variables : NULL,
                                         .index = index,
                                         .environments = options->environments > 0 ? options->environments : self->n,
                                         .seed = worker_seed(config, acts ? "actor" : "evaluator", index),
@@ -384,20 +407,6 @@ void crew_tell_policy(struct crew *self)
     for (uint32_t i = 0; self->options.inserts && self->policy != policy && i < self->n; i++)
         adder_set_policy(self->loops[i].actor.options.adder, policy);
     self->policy = policy;
-}
-
-rp_status crew_update(struct crew *self, rp_error *err)
-{
-    const struct actors_section *actors = &self->options.config->actors;
-    uint32_t environments = self->options.environments > 0 ? self->options.environments : self->n;
-    bool fresh;
-    if (actors->weights[0] || ++self->rounds < (uint64_t)actors->pull_every / environments)
-        return RP_OK;
-    self->rounds = 0;
-    RP_TRY(variables_pull(&self->variables, 0, &fresh, err));
-    if (fresh)
-        crew_tell_policy(self);
-    return RP_OK;
 }
 
 rp_status crew_begin(struct crew *self, rp_error *err)

@@ -1,7 +1,7 @@
 /* The run room: actors, learners and evaluators, independent of the process that they run in (actor, learner, group, variables,
  * best), their logs (run_log, thin), each in a process of its own (worker), all in one process (lockstep), and
  * the command lines of replay-actor, replay-learner and replay-single (program). This header: an actor
- * chooses actions and passes observations to an adder. Without an adder,
+ * chooses actions, passes observations to an adder, and takes newer parameters from time to time. Without an adder,
  * and greedy, it is an evaluator. An environment loop is an actor and an environment that take turns. The room may use environments, adders, algorithms, the configuration, the client library, and
  * the broker, which replay-single embeds. */
 #ifndef AGENT_RUN_ACTOR_H
@@ -21,11 +21,11 @@
 
 struct actor_options {
     const struct run_config *config;
-    struct agent *agent;   /* borrowed */
-    struct adder *adder;   /* borrowed; NULL: nothing is inserted */
-    rp_client *client;     /* whose trace gets its spans; NULL: none */
-    uint32_t index;        /* among all environments of all actors */
-    uint32_t environments; /* of each actor; 0 counts as 1 */
+    struct agent *agent;         /* borrowed */
+    struct adder *adder;         /* borrowed; NULL: nothing is inserted */
+    struct variables *variables; /* borrowed; NULL: the parameters stay as they are */
+    uint32_t index;              /* among all environments of all actors */
+    uint32_t environments;       /* of each actor; 0 counts as 1 */
     uint64_t seed;
     bool greedy;
     const atomic_bool *stop; /* set to end waits; may be NULL */
@@ -123,7 +123,6 @@ struct crew {
     struct environment_loop *loops; /* each with an adder of its own if it inserts; NULL before crew_join */
     uint32_t n;
     uint64_t policy;       /* stamp of the parameters that the adders know */
-    uint64_t rounds;       /* since it has looked for newer parameters */
     struct best_file best; /* of an evaluator */
     /* Called for each episode that ended; may be NULL. */
     void (*ended)(void *ctx, const struct episode *episode);
@@ -149,8 +148,6 @@ rp_status crew_begin(struct crew *self, rp_error *err);
 rp_status crew_step(struct crew *self, uint32_t n, uint64_t total, uint32_t *taken, rp_error *err);
 /* Tells all adders which parameters act from now on. */
 void crew_tell_policy(struct crew *self);
-/* Call after each round. Takes newer parameters if there are some, every actors.pull_every steps. */
-rp_status crew_update(struct crew *self, rp_error *err);
 /* Keeps the best parameters and the last episodes of evaluations in a folder; NULL or "": nowhere. fresh: from nothing. */
 void crew_keep(struct crew *self, const char *folder, bool fresh);
 /* Evaluates the present parameters. steps: of all actors; learner_steps: of the parameters. */

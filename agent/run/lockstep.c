@@ -97,7 +97,8 @@ struct lockstep {
     rp_client *client;
     struct agent *agent; /* the learner's */
     struct learner *learner;
-    struct crew players; /* all environments of all actors; none: empty */
+    struct crew *players; /* an actor each, with one environment and its own copy of the policy */
+    uint32_t n_players;
     struct crew evaluator;
     uint64_t steps, episodes;
     double recent[RECENT];
@@ -158,25 +159,25 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
     return self->client ? RP_OK : RP_UNAVAILABLE;
 }
 
-static rp_status open_crew(struct lockstep *self, struct crew *crew, uint32_t n, rp_error *err)
+static rp_status open_player(struct lockstep *self, struct crew *player, uint32_t index, rp_error *err)
 {
-    bool evaluates = crew == &self->evaluator;
     const struct crew_options options = {.config = self->config,
                                          .provider = self->options->provider,
                                          .python = "single",
-                                         .n = n,
+                                         .index = index,
+                                         .n = 1,
                                          .environments = (uint32_t)self->config->actors.environments,
-                                         .evaluates = evaluates,
-                                         .inserts = !evaluates,
+                                         .evaluates = player == &self->evaluator,
+                                         .inserts = player != &self->evaluator,
                                          .stop = self->options->stop};
-    RP_TRY(crew_open(crew, &options, err));
-    if (crew->n != n)
+    RP_TRY(crew_open(player, &options, err));
+    if (player->n > 1)
         return err_set(err, RP_UNSUPPORTED,
                        "environment '%s' is a vector of %u environments, and a run in one process steps them one by "
                        "one: use replay-launch, or an environment that is not a vector",
-                       env_name(&self->config->environment), crew->n);
-    RP_TRY(crew_join(crew, self->client, err));
-    return evaluates ? RP_OK : crew_begin(crew, err);
+                       env_name(&self->config->environment), player->n);
+    RP_TRY(crew_join(player, self->client, err));
+    return options.evaluates ? RP_OK : crew_begin(player, err);
 }
 
 /* Without learners, the weights of the actors are measured at the end. */
@@ -210,14 +211,25 @@ static rp_status open_all(struct lockstep *self, rp_error *err)
 {
     const struct run_config *config = self->config;
     uint32_t n = run_config_actors(config) * (uint32_t)config->actors.environments;
-    RP_TRY(open_crew(self, &self->evaluator, 1, err));
+    RP_TRY(open_player(self, &self->evaluator, 0, err));
     RP_TRY(open_learner(self, err));
-    return n > 0 ? open_crew(self, &self->players, n, err) : RP_OK;
+    self->players = need_alloc(n * sizeof *self->players);
+    for (; self->n_players < n; self->n_players++) {
+        struct crew *player = &self->players[self->n_players];
+        rp_status status = open_player(self, player, self->n_players, err);
+        if (status != RP_OK) {
+            (void)crew_close(player, 0, NULL);
+            return status;
+        }
+    }
+    return RP_OK;
 }
 
 static void close_all(struct lockstep *self)
 {
-    (void)crew_close(&self->players, 1000, NULL);
+    for (uint32_t i = 0; i < self->n_players; i++)
+        (void)crew_close(&self->players[i], 1000, NULL);
+    free(self->players);
     learner_destroy(&self->learner);
     agent_destroy(&self->agent);
     (void)crew_close(&self->evaluator, 0, NULL);
@@ -258,9 +270,9 @@ static struct lockstep_report report_of(const struct lockstep *self, double eval
                                   .episodes = self->episodes,
                                   .fingerprint = self->learner ? agent_fingerprint(self->agent) : 0,
                                   .stopped = is_stopped(self->options->stop)};
-    for (uint32_t i = 0; self->players.loops && i < self->players.n; i++) {
+    for (uint32_t i = 0; i < self->n_players; i++) {
         struct adder_stats stats;
-        adder_get_stats(self->players.loops[i].actor.options.adder, &stats);
+        adder_get_stats(self->players[i].loops[0].actor.options.adder, &stats);
         out.inserted += stats.items;
     }
     return out;
@@ -305,8 +317,8 @@ static bool steps_learned(const struct lockstep *self)
 
 static rp_status act(struct lockstep *self, rp_error *err)
 {
-    for (uint32_t i = 0; i < self->players.n && !steps_taken(self); i++) {
-        struct environment_loop *loop = &self->players.loops[i];
+    for (uint32_t i = 0; i < self->n_players && !steps_taken(self); i++) {
+        struct environment_loop *loop = &self->players[i].loops[0];
         bool ended;
         loop->actor.total = self->steps;
         RP_TRY(environment_loop_step(loop, &ended, err));
@@ -317,7 +329,7 @@ static rp_status act(struct lockstep *self, rp_error *err)
         /* Before the next actor: items of two writers may arrive in any order. */
         RP_TRY(adder_flush(loop->actor.options.adder, 0, LOCKSTEP_CALL_MS, err));
     }
-    return self->players.n > 0 ? crew_update(&self->players, err) : RP_OK;
+    return RP_OK;
 }
 
 static rp_status lockstep_learn(struct lockstep *self, rp_error *err)
@@ -325,7 +337,7 @@ static rp_status lockstep_learn(struct lockstep *self, rp_error *err)
     rp_status status = RP_OK;
     if (!self->learner)
         return RP_OK;
-    if (self->players.n == 0) { /* each turn is a learner step */
+    if (self->n_players == 0) { /* each turn is a learner step */
         self->now_ns += NS_PER_US;
         return learner_step(self->learner, LOADED_MS, err);
     }
@@ -350,7 +362,7 @@ static rp_status take_turns(struct lockstep *self, rp_error *err)
     while (!finished(self)) {
         RP_TRY(act(self, err));
         RP_TRY(lockstep_learn(self, err));
-        uint64_t at = self->players.n > 0 ? self->steps : self->agent->steps;
+        uint64_t at = self->n_players > 0 ? self->steps : self->agent->steps;
         if (every > 0 && at >= next_evaluation) {
             next_evaluation += every;
             RP_TRY(evaluate(self, err));

@@ -252,8 +252,7 @@ static rp_status take_steps(struct actor_work *self, rp_error *err)
         uint32_t taken = 0, n = claim->left < crew->n ? (uint32_t)claim->left : crew->n;
         status = crew_step(crew, n, claim->total, &taken, err);
         claim_take(claim, taken);
-        if (status == RP_OK)
-            status = crew_update(crew, err);
+        crew_tell_policy(crew); /* the first loop pulls for all */
     }
     return status;
 }

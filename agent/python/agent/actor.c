@@ -55,7 +55,8 @@ typedef struct actor_object {
     struct subenv *subenvs;
     bool chosen; /* an act came after the last observe */
     struct claim claim;
-    uint64_t steps, episodes;
+    uint64_t steps, pulled_at;
+    uint64_t episodes;
     double last_value; /* return of the episode that ended last */
 } actor_object;
 
@@ -373,6 +374,19 @@ static bool prepare(actor_object *self, int64_t timeout_ms)
     return check(wait_for(self, prepare_attempt, timeout_ms, &err), &err);
 }
 
+/* Takes newer parameters from time to time. */
+static rp_status update(actor_object *self, rp_error *err)
+{
+    if (self->config.actors.weights[0] || self->steps - self->pulled_at < (uint64_t)self->config.actors.pull_every)
+        return RP_OK;
+    self->pulled_at = self->steps;
+    bool fresh;
+    RP_TRY(variables_pull(&self->crew.variables, 0, &fresh, err));
+    self->wait = self->wait && !fresh;
+    crew_tell_policy(&self->crew);
+    return RP_OK;
+}
+
 /* Waits until all items are confirmed. */
 static rp_status flush_attempt(void *object, int64_t timeout_ms, rp_error *err)
 {
@@ -561,7 +575,7 @@ static bool observe(actor_object *self, const struct outcome *outcome)
     }
     if (!settle(self, -1))
         return false;
-    return check(status == RP_OK ? crew_update(&self->crew, &err) : status, &err);
+    return check(status == RP_OK ? update(self, &err) : status, &err);
 }
 
 static PyObject *actor_tell(PyObject *object, PyObject *const *args, Py_ssize_t n)
