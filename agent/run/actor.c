@@ -37,6 +37,18 @@ void actor_init(struct actor *self, const struct actor_options *options)
                                  (uint32_t)actors->count * self->options.environments);
 }
 
+struct adder *actor_adder(const struct run_config *config, const struct agent *agent, rp_client *client,
+                          const char *name, int64_t timeout_ms, rp_error *err)
+{
+    return adder_new(&(struct adder_options){.client = client,
+                                             .name = name,
+                                             .config = &config->adder,
+                                             .spec = &agent->spec,
+                                             .with_log_prob = agent->ops->stores_log_prob,
+                                             .timeout_ms = timeout_ms},
+                     err);
+}
+
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err)
 {
     self->noisy = false;
@@ -204,9 +216,8 @@ static rp_status actor_update(struct actor *self, rp_error *err)
 
 void environment_loop_init(struct environment_loop *self, struct env *env, const struct actor_options *options)
 {
-    *self = (struct environment_loop){.env = env,
-                                      .observation = env ? env_observation_new(env) : NULL,
-                                      .next = env ? env_observation_new(env) : NULL};
+    *self = (struct environment_loop){
+        .env = env, .observation = env_observation_new(env), .next = env_observation_new(env)};
     actor_init(&self->actor, options);
 }
 
@@ -301,11 +312,11 @@ rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, s
 
 /* ---- a crew ---- */
 
-static rp_status open_envs(struct crew *self, rp_error *err)
+rp_status crew_open(struct crew *self, const struct crew_options *options, rp_error *err)
 {
-    const struct crew_options *options = &self->options;
     const struct run_config *config = options->config;
     const struct env_config *env = &config->environment;
+    *self = (struct crew){.options = *options};
     if (options->python && env_is_python(env) && !options->provider)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.%s' with the "
@@ -316,20 +327,9 @@ static rp_status open_envs(struct crew *self, rp_error *err)
     for (uint32_t i = 0; i < self->n; i++)
         env_seed(&self->envs.envs[i], worker_seed(config, options->evaluates ? "evaluator-environment" : "environment",
                                                   options->index * self->n + i));
-    return RP_OK;
-}
-
-rp_status crew_open(struct crew *self, const struct crew_options *options, rp_error *err)
-{
-    const struct run_config *config = options->config;
-    *self = (struct crew){.options = *options, .n = options->n};
-    if (!options->spec)
-        RP_TRY(open_envs(self, err));
     struct agent_config agent = config->agent;
     agent.acting_rows = self->n < ACTOR_ROWS ? self->n : ACTOR_ROWS;
-    self->agent =
-        agent_new(&agent, env_name(&config->environment), options->spec ? options->spec : &self->envs.envs[0].spec,
-                  worker_seed(config, "parameters", 0), err);
+    self->agent = agent_new(&agent, env_name(env), &self->envs.envs[0].spec, worker_seed(config, "parameters", 0), err);
     return self->agent ? RP_OK : (rp_status)err->status;
 }
 
@@ -342,13 +342,7 @@ static rp_status open_loop(struct crew *self, rp_client *client, uint32_t i, rp_
     struct adder *adder = NULL;
     char name[48];
     snprintf(name, sizeof name, i ? "actor-%u.%u" : "actor-%u", options->index, i);
-    const struct adder_options adding = {.client = client,
-                                         .name = name,
-                                         .config = &config->adder,
-                                         .spec = &self->agent->spec,
-                                         .with_log_prob = self->agent->ops->stores_log_prob,
-                                         .timeout_ms = options->join_ms != 0 ? options->join_ms : JOIN_MS};
-    if (options->inserts && !(adder = adder_new(&adding, err)))
+    if (acts && !(adder = actor_adder(config, self->agent, client, name, JOIN_MS, err)))
         return (rp_status)err->status;
     const struct actor_options actor = {.config = config,
                                         .agent = self->agent,
@@ -360,8 +354,7 @@ static rp_status open_loop(struct crew *self, rp_client *client, uint32_t i, rp_
                                         .seed = worker_seed(config, acts ? "actor" : "evaluator", index),
                                         .greedy = !acts || config->actors.greedy,
                                         .stop = options->stop};
-    environment_loop_init(&self->loops[i], options->spec ? NULL : &self->envs.envs[i], &actor);
-    self->actors[i] = &self->loops[i].actor;
+    environment_loop_init(&self->loops[i], &self->envs.envs[i], &actor);
     return RP_OK;
 }
 
@@ -404,7 +397,7 @@ rp_status crew_close(struct crew *self, int64_t timeout_ms, rp_error *err)
 void crew_tell_policy(struct crew *self)
 {
     uint64_t policy = variables_stamp(&self->variables, self->options.config);
-    for (uint32_t i = 0; self->options.inserts && self->policy != policy && i < self->n; i++)
+    for (uint32_t i = 0; self->policy != policy && i < self->n; i++)
         adder_set_policy(self->loops[i].actor.options.adder, policy);
     self->policy = policy;
 }

@@ -44,6 +44,9 @@ struct actor {
     float noise[RP_ENV_MAX_ACTION];
 };
 
+/* Makes the adder of an actor. NULL with err set. */
+struct adder *actor_adder(const struct run_config *config, const struct agent *agent, rp_client *client,
+                          const char *name, int64_t timeout_ms, rp_error *err);
 void actor_init(struct actor *self, const struct actor_options *options);
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err);
 /* Gives the action as the environment takes it; *choice has details. */
@@ -72,7 +75,7 @@ struct episode {
 };
 
 struct environment_loop {
-    struct env *env; /* borrowed; NULL: the owner of the loop steps it */
+    struct env *env; /* borrowed */
     struct actor actor;
     void *observation, *next;
     bool running;                /* inside an episode */
@@ -97,21 +100,17 @@ struct show;
 rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, struct show *show, struct measured *out,
                                     rp_error *err);
 
-/* ---- a crew: environment loops that share a network, as an actor or an evaluator has them; or their actors alone, for a caller that
- * steps the environments itself ---- */
+/* ---- a crew: environment loops that share a network, as an actor or an evaluator has them ---- */
 
 struct crew_options {
     const struct run_config *config;
-    const rp_env_spec *spec;             /* of environments that the caller steps; NULL: crew_open opens them */
     const struct env_provider *provider; /* makes environments in Python; NULL: there are none */
     /* The program of the Python package that could do this with an environment in Python: "actor"; NULL: nothing is stepped. */
     const char *python;
     uint32_t index;        /* of the actor or evaluator */
     uint32_t n;            /* environments, unless the environment itself is many */
     uint32_t environments; /* of each actor; 0: n */
-    bool evaluates;        /* greedy, and with seeds of its own */
-    bool inserts;
-    int64_t join_ms; /* how long to wait for the broker when adders are made; 0: 30 s */
+    bool evaluates;        /* greedy, and nothing is inserted */
     const atomic_bool *stop;
 };
 
@@ -120,7 +119,7 @@ struct crew {
     struct env_group envs;
     struct agent *agent;
     struct variables variables;
-    struct environment_loop *loops; /* each with an adder of its own if it inserts; NULL before crew_join */
+    struct environment_loop *loops; /* each with an adder of its own, but for an evaluator; NULL before crew_join */
     uint32_t n;
     uint64_t policy;       /* stamp of the parameters that the adders know */
     struct best_file best; /* of an evaluator */

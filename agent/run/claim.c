@@ -50,17 +50,16 @@ static uint64_t left_to_all(const struct claim *self)
 }
 
 /* Adds steps that were taken to their counter. */
-static void tell_taken(struct claim *self)
+static void tell_taken(struct claim *self, uint64_t taken)
 {
     int64_t value = 0;
-    if (!self->options.taken || self->taken == self->told || self->begun_ns - self->told_ns < TELL_NS ||
+    if (!self->options.taken || taken <= self->told || self->begun_ns - self->told_ns < TELL_NS ||
         (self->telling && rp_counter_end(&self->telling, 0, &value, NULL) == RP_DEADLINE_EXCEEDED))
         return;
     self->told_ns = self->begun_ns;
-    self->telling =
-        rp_counter_begin(self->options.client, self->options.taken, (int64_t)(self->taken - self->told), NULL);
+    self->telling = rp_counter_begin(self->options.client, self->options.taken, (int64_t)(taken - self->told), NULL);
     if (self->telling)
-        self->told = self->taken;
+        self->told = taken;
 }
 
 static void tell_last(struct claim *self)
@@ -69,10 +68,10 @@ static void tell_last(struct claim *self)
     if (self->telling)
         (void)rp_counter_end(&self->telling, GIVE_BACK_MS, &value, NULL);
     rp_counter_forget(&self->telling);
-    if (self->options.taken && self->taken > self->told)
-        rp_counter_add(self->options.client, self->options.taken, (int64_t)(self->taken - self->told), GIVE_BACK_MS,
+    if (self->options.taken && self->handed > self->told)
+        rp_counter_add(self->options.client, self->options.taken, (int64_t)(self->handed - self->told), GIVE_BACK_MS,
                        NULL, NULL);
-    self->told = self->taken;
+    self->told = self->handed;
 }
 
 void claim_fini(struct claim *self)
@@ -109,7 +108,9 @@ static uint64_t next_size(const struct claim *self)
 static rp_status begin(struct claim *self, rp_error *err)
 {
     rp_error why = {0};
-    tell_taken(self);
+    /* The caller may not have taken the steps that it got last, nor some that do not fill a round of it. */
+    uint64_t open = self->out + self->options.least;
+    tell_taken(self, self->handed > open ? self->handed - open : 0);
     self->asked = next_size(self);
     self->ahead = rp_counter_begin(self->options.client, self->options.counter, (int64_t)self->asked, &why);
     return self->ahead ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
@@ -129,7 +130,7 @@ static rp_status await(struct claim *self, int64_t timeout_ms, int64_t *value, r
     return RP_DEADLINE_EXCEEDED;
 }
 
-/* Adds the claimed block to the steps that are left; gives back what is beyond the limit. */
+/* Makes the claimed block the present one; gives back what is beyond the limit. */
 static rp_status take_block(struct claim *self, int64_t timeout_ms, rp_error *err)
 {
     int64_t limit = self->options.limit, after = 0, from = clock_now(&self->options.clock);
@@ -141,43 +142,51 @@ static rp_status take_block(struct claim *self, int64_t timeout_ms, rp_error *er
     resize_block(self, now);
     self->begun_ns = now;
     self->claims++;
-    self->block = self->asked;
+    self->left = self->asked;
     if (limit > 0 && after > limit) {
         self->full = true;
-        self->block = before < limit ? (uint64_t)(limit - before) : 0;
-        after -= (int64_t)(self->asked - self->block);
-        rp_counter_add(self->options.client, self->options.counter, -(int64_t)(self->asked - self->block), GIVE_BACK_MS,
+        self->left = before < limit ? (uint64_t)(limit - before) : 0;
+        after -= (int64_t)(self->asked - self->left);
+        rp_counter_add(self->options.client, self->options.counter, -(int64_t)(self->asked - self->left), GIVE_BACK_MS,
                        NULL, NULL);
     }
     self->full |= limit > 0 && after >= limit;
     self->seen = after;
-    /* The counter of a new broker begins at 0. */
-    self->total = before > (int64_t)self->left ? (uint64_t)before - self->left : 0;
-    self->left += self->block;
+    self->block = self->left;
+    self->total = before > 0 ? (uint64_t)before : 0;
     return RP_OK;
 }
 
-rp_status claim_steps(struct claim *self, uint64_t n, int64_t timeout_ms, rp_error *err)
+rp_status claim_try(struct claim *self, uint64_t most, int64_t timeout_ms, struct claim_steps *out, rp_error *err)
 {
-    while (self->left < n && !self->full)
+    *out = (struct claim_steps){0};
+    if (self->left == 0 && !self->full)
         RP_TRY(take_block(self, timeout_ms, err));
+    *out = (struct claim_steps){.n = self->left < most ? self->left : most, .total = self->total};
+    self->left -= out->n;
+    self->total += out->n;
+    self->handed += out->n;
+    self->out = out->n;
+    if (!self->ahead && !self->full && self->left <= self->block / 2)
+        RP_TRY(begin(self, err));
     return RP_OK;
 }
 
-rp_status claim_await(struct claim *self, uint64_t n, rp_error *err)
+rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err)
 {
-    rp_status status = claim_steps(self, n, POLL_MS, err);
+    struct claim_steps steps;
+    rp_status status = claim_try(self, most, POLL_MS, &steps, err);
     while (status == RP_DEADLINE_EXCEEDED && !is_stopped(self->options.stop))
-        status = claim_steps(self, n, POLL_MS, err);
+        status = claim_try(self, most, POLL_MS, &steps, err);
+    *n = steps.n;
+    *total = steps.total;
     return status == RP_DEADLINE_EXCEEDED ? err_set(err, RP_CANCELLED, "stopped while no broker counted steps")
                                           : status;
 }
 
-void claim_take(struct claim *self, uint64_t n)
+void claim_return(struct claim *self, uint64_t n)
 {
-    self->left -= n;
-    self->total += n;
-    self->taken += n;
-    if (!self->ahead && !self->full && self->left <= self->block / 2)
-        (void)begin(self, NULL); /* an error comes again when the steps are needed */
+    self->left += n;
+    self->total -= n;
+    self->handed -= n;
 }

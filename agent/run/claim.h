@@ -27,10 +27,9 @@ struct claim_options {
 
 struct claim {
     struct claim_options options;
-    uint64_t left;  /* steps that may be taken */
-    uint64_t total; /* steps of all actors before the first of these */
-    uint64_t taken; /* all steps that were taken */
-    uint64_t block; /* size of the newest block */
+    uint64_t left;  /* steps of the present block that were not handed out */
+    uint64_t total; /* steps of all actors before the next step that is handed out */
+    uint64_t block; /* size of the present block */
     uint64_t size;  /* size of the next block, from the speed of the last */
     uint64_t asked; /* steps claimed by the addition in flight */
     rp_addition *ahead;
@@ -39,7 +38,9 @@ struct claim {
     int64_t begun_ns; /* when the last block began */
     uint64_t claims;  /* number of blocks so far */
     uint64_t wait_ns; /* time spent waiting for steps */
-    uint64_t told;    /* of the steps that were taken, those in their counter */
+    uint64_t out;     /* steps that were handed out last */
+    uint64_t handed;  /* all steps that were handed out and not returned */
+    uint64_t told;    /* of these, counted as taken */
     int64_t told_ns;
     rp_addition *telling;
 };
@@ -50,11 +51,16 @@ void claim_init_actor(struct claim *self, rp_client *client, const struct run_co
                       const atomic_bool *stop);
 /* Gives back the steps that were not taken, unless the end is so near that others may have noticed it already. */
 void claim_fini(struct claim *self);
-/* Waits until n steps may be taken, or all that are left before the limit: self->left. RP_DEADLINE_EXCEEDED: call it again. */
-rp_status claim_steps(struct claim *self, uint64_t n, int64_t timeout_ms, rp_error *err);
-/* The same without a time-out. RP_CANCELLED: stopped while no broker answered. */
-rp_status claim_await(struct claim *self, uint64_t n, rp_error *err);
-/* Counts n of the steps as taken. */
-void claim_take(struct claim *self, uint64_t n);
+/* Hands out 1 to `most` steps that may be taken now, and says how many all actors have taken or claimed before them;
+ * 0: the limit is reached. RP_CANCELLED: stopped while no broker answered. */
+rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err);
+struct claim_steps {
+    uint64_t n;     /* 0: the limit is reached */
+    uint64_t total; /* steps that all actors have taken or claimed before them */
+};
+/* The same for a caller that does not want to wait longer: RP_DEADLINE_EXCEEDED, and it may be called again. */
+rp_status claim_try(struct claim *self, uint64_t most, int64_t timeout_ms, struct claim_steps *out, rp_error *err);
+/* Takes back this many of the steps that were handed out last. */
+void claim_return(struct claim *self, uint64_t n);
 
 #endif

@@ -168,7 +168,6 @@ static rp_status open_player(struct lockstep *self, struct crew *player, uint32_
                                          .n = 1,
                                          .environments = (uint32_t)self->config->actors.environments,
                                          .evaluates = player == &self->evaluator,
-                                         .inserts = player != &self->evaluator,
                                          .stop = self->options->stop};
     RP_TRY(crew_open(player, &options, err));
     if (player->n > 1)

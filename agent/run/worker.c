@@ -111,7 +111,6 @@ static rp_status worker_open(struct worker *self, const struct worker_options *o
                                       .index = options->index,
                                       .n = acts ? (uint32_t)config->actors.environments : 1,
                                       .evaluates = !acts,
-                                      .inserts = acts,
                                       .stop = options->stop};
     RP_TRY(crew_open(&self->crew, &crew, err));
     self->agent = self->crew.agent;
@@ -178,6 +177,8 @@ static uint64_t worker_steps(const struct worker *self, int64_t counter)
 struct actor_work {
     struct worker worker;
     struct claim claim;
+    uint64_t owed;  /* steps that are claimed and not taken */
+    uint64_t total; /* steps of all actors before these */
     uint64_t episodes, reported_steps;
     double value_sum; /* sum of returns since the last report */
     uint64_t value_count, length_sum;
@@ -232,7 +233,7 @@ static void actor_report(struct actor_work *self)
     };
     uint32_t n_scalars = ACTOR_SCALARS + idle_report(&idle, &self->reported_idle, seconds, "blocked_share",
                                                      IDLE_OF_ACTOR, scalars + ACTOR_SCALARS);
-    const struct run_log_at at = {clock_unix_s(), self->claim.total, worker->crew.variables.steps};
+    const struct run_log_at at = {clock_unix_s(), self->total, worker->crew.variables.steps};
     worker_report(worker, &at, scalars, n_scalars);
     self->reported_ns = now;
     self->reported_steps = steps;
@@ -240,19 +241,22 @@ static void actor_report(struct actor_work *self)
     self->value_count = self->length_sum = 0;
 }
 
-/* Takes claimed steps in whole rounds, up to the next look at the clock. The rest waits for the next claim, unless there is none. */
-static rp_status take_steps(struct actor_work *self, rp_error *err)
+/* Takes the claimed steps in whole rounds. The rest waits for the next claim, unless there is none. An actor that is
+ * stopped gives its remaining steps back to the other actors. */
+static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
 {
     struct crew *crew = &self->worker.crew;
-    struct claim *claim = &self->claim;
-    uint64_t end = claim->total + claim->options.least;
     rp_status status = RP_OK;
-    while (status == RP_OK && claim->total < end && claim->left >= (claim->full ? 1 : crew->n) &&
-           !worker_stopped(&self->worker)) {
-        uint32_t taken = 0, n = claim->left < crew->n ? (uint32_t)claim->left : crew->n;
-        status = crew_step(crew, n, claim->total, &taken, err);
-        claim_take(claim, taken);
+    while (status == RP_OK && self->owed >= (last ? 1 : crew->n) && !worker_stopped(&self->worker)) {
+        uint32_t taken = 0, n = self->owed < crew->n ? (uint32_t)self->owed : crew->n;
+        status = crew_step(crew, n, self->total, &taken, err);
+        self->owed -= taken;
+        self->total += taken;
         crew_tell_policy(crew); /* the first loop pulls for all */
+    }
+    if (status != RP_OK || worker_stopped(&self->worker)) {
+        claim_return(&self->claim, self->owed);
+        self->owed = 0;
     }
     return status;
 }
@@ -267,11 +271,15 @@ static rp_status worker_act(struct actor_work *self, rp_error *err)
     crew_tell_policy(crew);
     RP_TRY(status);
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
-        RP_TRY(claim_await(&self->claim, crew->n, err));
+        uint64_t n = 0, total = 0;
+        RP_TRY(claim_next(&self->claim, self->claim.options.least, &n, &total, err));
         idle->ns[IDLE_COUNTERS] = self->claim.wait_ns;
-        if (self->claim.left == 0)
+        if (n == 0 && self->owed == 0)
             break;
-        RP_TRY(take_steps(self, err));
+        if (n > 0)
+            self->total = total - self->owed;
+        self->owed += n;
+        RP_TRY(take_steps(self, n == 0, err));
         if (worker_report_due(&self->worker))
             actor_report(self);
     }

@@ -49,10 +49,9 @@ static int64_t counted(struct fixture *f)
 /* Takes up to `most` steps of 20 us. */
 static uint64_t step(struct fixture *f, struct claim *claim, uint64_t most)
 {
-    ok(claim_await(claim, most, &err));
-    assert_true(claim->left >= most || claim->full);
-    uint64_t n = claim->left < most ? claim->left : most;
-    claim_take(claim, n);
+    uint64_t n = 0, total = 0;
+    ok(claim_next(claim, most, &n, &total, &err));
+    assert_true(n <= most);
     f->time.now_ns += (int64_t)n * 20 * NS_PER_US;
     return n;
 }
@@ -63,11 +62,15 @@ FIXTURE(struct fixture, set_up, served_stop)
 CASE(blocks)
 {
     struct claim claim;
-    uint64_t taken = 0;
+    uint64_t taken = 0, n, total;
     begin(f, &claim, 100003, 5, 1);
-    for (uint64_t n; (n = step(f, &claim, 5)) > 0;) { /* 500 steps in 10 ms */
+    for (;;) {
+        ok(claim_next(&claim, 5, &n, &total, &err));
+        if (n == 0)
+            break;
+        assert_int_equal(total, taken);
         taken += n;
-        assert_int_equal(claim.total, taken);
+        f->time.now_ns += (int64_t)n * 20 * NS_PER_US; /* 500 steps in 10 ms */
     }
     assert_int_equal(taken, 100003);
     assert_int_equal(counted(f), 100003);
@@ -107,28 +110,28 @@ CASE(never_too_many)
 CASE(ahead_of_need)
 {
     struct claim claim;
-    uint64_t taken = 0;
+    uint64_t taken = 0, n, total;
     begin(f, &claim, 0, 5, 1);
     while (claim.claims < 20 || !claim.ahead)
         taken += step(f, &claim, 5);
     uint64_t left = claim.left;
     assert_true(left > 100 && claim.block > 200);
     kill(f->broker.pid, SIGSTOP);
-    for (uint64_t more = 0; more + 5 <= left;)
+    for (uint64_t more = 0; more < left;)
         more += step(f, &claim, 5);
     atomic_store(&f->stop, true);
     /* The next block may have been claimed before the broker was stopped. */
     rp_status status = RP_OK;
-    for (uint32_t i = 0; i < 10000 && status == RP_OK; i++) {
-        claim_take(&claim, claim.left < 5 ? 0 : 5);
-        status = claim_await(&claim, 5, &err);
-    }
+    for (uint32_t i = 0; i < 10000 && status == RP_OK; i++)
+        status = claim_next(&claim, 5, &n, &total, &err);
     assert_int_equal(status, RP_CANCELLED);
-    assert_int_equal(claim_steps(&claim, 5, 0, &err), RP_DEADLINE_EXCEEDED);
-    assert_int_equal(claim_steps(&claim, 5, 50, &err), RP_DEADLINE_EXCEEDED);
+    struct claim_steps steps;
+    assert_int_equal(claim_try(&claim, 5, 0, &steps, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(claim_try(&claim, 5, 50, &steps, &err), RP_DEADLINE_EXCEEDED);
     kill(f->broker.pid, SIGCONT);
-    ok(claim_steps(&claim, 5, 10000, &err));
-    assert_true(claim.left >= 5);
+    ok(claim_try(&claim, 5, 10000, &steps, &err));
+    assert_int_equal(steps.n, 5);
+    claim_return(&claim, steps.n);
     claim_fini(&claim);
 }
 
@@ -147,11 +150,13 @@ CASE(give_back)
     }
     assert_true(told > 10000);
     assert_true(counted(f) > (int64_t)taken);
-    ok(claim_await(&claim, 5, &err));
-    uint64_t total = claim.total;
-    claim_take(&claim, 1); /* stopped after the first of them */
+    uint64_t n, total, again;
+    ok(claim_next(&claim, 5, &n, &total, &err));
+    claim_return(&claim, n - 1); /* stopped after the first of them */
     taken++;
-    assert_int_equal(claim.total, total + 1);
+    ok(claim_next(&claim, 1, &n, &again, &err));
+    assert_int_equal(again, total + 1);
+    claim_return(&claim, n);
     claim_fini(&claim);
     assert_int_equal(counted(f), taken);
     assert_int_equal(read_counter(f, TAKEN), taken);

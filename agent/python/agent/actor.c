@@ -21,55 +21,59 @@ enum subenv_phase {
     SUBENV_NEW,     /* no episode has begun */
     SUBENV_RUNNING, /* inside an episode */
     SUBENV_ENDED,   /* the next observation is the first of an episode */
-    SUBENV_BEGINS,  /* the present observation is the first of an episode */
 };
 
 struct subenv {
+    struct adder *adder; /* NULL without insert */
+    struct actor actor;
     enum subenv_phase phase;
-    bool pending;            /* its step is in the adder, some of its items are not */
-    enum subenv_phase after; /* the phase after that step */
-    double value;            /* return of the present episode, undiscounted */
+    double value; /* return of the present episode, undiscounted */
 };
 
 /* What came of the actions of the last act. */
 struct outcome {
     const double *rewards; /* [n] */
     const bool *terminated, *truncated;
-    const char *observations; /* [n] */
-    const char *finals;       /* [n]: last observations of the episodes that `final` marks; NULL: none */
+    const void *observations; /* [n] */
+    const void *finals;       /* [n]: last observations of the episodes that `final` marks; NULL: none */
     const bool *final;        /* [n]: this subenv's environment has begun its next episode */
+    /* ---- progress */
+    uint32_t next;    /* the first subenv that is not done */
+    bool pending;     /* its step is in the adder, its items are not */
+    rp_status status; /* the first error */
+    rp_error err;
 };
 
 typedef struct actor_object {
     struct guarded guarded;
-    bool open;     /* false before _open and after close; then all below is empty */
-    uint32_t rows; /* of arrays for several environments; 0: values of one */
+    bool open;         /* false before _open and after close; then all below is empty */
+    uint32_t index, n; /* index of the actor; number of its environments */
+    uint32_t rows;     /* of arrays for several environments; 0: values of one */
     struct column observation, final, rewards, flags, action;
     struct run_config config;
     rp_env_spec spec;
     size_t observation_bytes;
-    bool wait; /* for a learner's parameters before the first action */
+    int greedy;  /* 0 or 1; -1: as actors.greedy says */
+    bool insert; /* items and steps go to the broker */
+    bool wait;   /* for a learner's parameters before the first action */
     rp_client *client;
-    struct crew_options options;
-    struct crew crew; /* its actors, and the choices of the last act */
+    struct agent *agent;
+    struct variables variables;
     struct subenv *subenvs;
-    bool chosen; /* an act came after the last observe */
+    struct actor **actors;        /* of the subenvs */
+    struct agent_choice *choices; /* of the last act */
+    bool chosen;                  /* an act came after the last observe */
     struct claim claim;
+    uint64_t owed, total; /* steps that are claimed and not taken; steps of all actors before them */
+    bool finished;        /* stop.steps is reached */
+    uint64_t policy;      /* stamp of the parameters that the adders know */
     uint64_t steps, pulled_at;
     uint64_t episodes;
-    double last_value; /* return of the episode that ended last */
+    double last_value;       /* return of the episode that ended last */
+    struct outcome *outcome; /* of the observe that waits */
+    struct outcome kept;     /* of an observe that a signal interrupted: the next call finishes it */
+    void *kept_memory;       /* its arrays; NULL: there is none */
 } actor_object;
-
-static uint32_t n_of(const actor_object *self)
-{
-    return self->options.n;
-}
-
-/* Steps of all actors before the next one. */
-static uint64_t total_of(const actor_object *self)
-{
-    return self->options.inserts ? self->claim.total : self->steps;
-}
 
 /* ---- opening ---- */
 
@@ -100,43 +104,90 @@ static rp_status take_spec(actor_object *self, bool given, rp_error *err)
     return RP_OK;
 }
 
+static rp_status make_agent(actor_object *self, rp_error *err)
+{
+    struct agent_config config = self->config.agent;
+    config.acting_rows = self->n < ACTOR_ROWS ? self->n : ACTOR_ROWS;
+    self->agent = agent_new(&config, env_name(&self->config.environment), &self->spec,
+                            worker_seed(&self->config, "parameters", 0), err);
+    return self->agent ? RP_OK : (rp_status)err->status;
+}
+
 static rp_status connect_client(actor_object *self, const struct opening *opening, rp_error *err)
 {
     char name[32];
-    snprintf(name, sizeof name, "actor-%u", self->options.index);
+    snprintf(name, sizeof name, "actor-%u", self->index);
     rp_client_options client = {.struct_size = sizeof client, .name = name};
     self->client = rp_client_connect(opening->endpoint, &client, opening->timeout_ms, err);
     return self->client ? RP_OK : (rp_status)err->status;
+}
+
+static rp_status open_subenv(actor_object *self, uint32_t i, int64_t timeout_ms, rp_error *err)
+{
+    uint32_t index = self->index * self->n + i;
+    struct adder **adder = &self->subenvs[i].adder;
+    char name[48];
+    snprintf(name, sizeof name, i ? "actor-%u.%u" : "actor-%u", self->index, i);
+    if (self->insert && !(*adder = actor_adder(&self->config, self->agent, self->client, name, timeout_ms, err)))
+        return (rp_status)err->status;
+    const struct actor_options actor = {.config = &self->config,
+                                        .agent = self->agent,
+                                        .adder = *adder,
+                                        .index = index,
+                                        .environments = self->n,
+                                        .seed = worker_seed(&self->config, "actor", index),
+                                        .greedy = self->greedy < 0 ? self->config.actors.greedy : self->greedy != 0};
+    actor_init(&self->subenvs[i].actor, &actor);
+    self->actors[i] = &self->subenvs[i].actor;
+    return RP_OK;
+}
+
+/* Parameters come from a file, or follow a learner. */
+static rp_status open_variables(actor_object *self, rp_error *err)
+{
+    const char *weights = self->config.actors.weights;
+    variables_init(&self->variables, self->client, self->agent);
+    if (!weights[0])
+        return variables_subscribe(&self->variables, err);
+    self->wait = false;
+    return variables_load(&self->variables, weights, err);
 }
 
 static rp_status open_all(actor_object *self, const struct opening *opening, rp_error *err)
 {
     RP_TRY(take_spec(self, opening->spec_given, err));
     self->observation_bytes = env_observation_bytes(&self->spec);
-    self->options.config = &self->config;
-    self->options.spec = &self->spec;
-    self->options.join_ms = opening->timeout_ms;
-    self->subenvs = calloc(n_of(self), sizeof *self->subenvs);
-    if (!self->subenvs) /* the user's program goes on */
-        return err_set(err, RP_NO_MEMORY, "no memory for %u environments", n_of(self));
-    RP_TRY(crew_open(&self->crew, &self->options, err));
+    RP_TRY(make_agent(self, err));
+    self->subenvs = calloc(self->n, sizeof *self->subenvs);
+    self->actors = calloc(self->n, sizeof(struct actor *));
+    self->choices = calloc(self->n, sizeof *self->choices);
+    if (!self->subenvs || !self->actors || !self->choices) /* the user's program goes on */
+        return err_set(err, RP_NO_MEMORY, "no memory for %u environments", self->n);
     RP_TRY(connect_client(self, opening, err));
-    RP_TRY(crew_join(&self->crew, self->client, err));
-    claim_init_actor(&self->claim, self->client, &self->config, n_of(self), NULL);
-    if (!self->config.actors.weights[0])
-        return variables_subscribe(&self->crew.variables, err);
-    self->wait = false;
-    return crew_begin(&self->crew, err);
+    RP_TRY(open_variables(self, err));
+    for (uint32_t i = 0; i < self->n; i++)
+        RP_TRY(open_subenv(self, i, opening->timeout_ms, err));
+    claim_init_actor(&self->claim, self->client, &self->config, self->n, NULL);
+    return RP_OK;
 }
 
 static void release(actor_object *self)
 {
-    if (self->claim.options.client)
+    if (self->claim.options.client) {
+        claim_return(&self->claim, self->owed);
         claim_fini(&self->claim);
-    (void)crew_close(&self->crew, self->open ? UNCLOSED_MS : 0, NULL);
-    if (self->client)
+    }
+    for (uint32_t i = 0; self->subenvs && i < self->n; i++)
+        (void)adder_destroy(&self->subenvs[i].adder, self->open ? UNCLOSED_MS : 0, NULL);
+    if (self->client) {
+        variables_fini(&self->variables);
         rp_client_destroy(&self->client);
+    }
+    agent_destroy(&self->agent);
     free(self->subenvs);
+    free(self->actors);
+    free(self->choices);
+    free(self->kept_memory);
     run_config_free(&self->config);
 }
 
@@ -161,16 +212,12 @@ static struct column column_of(const char *name, int32_t dtype)
 static bool read_options(actor_object *self, PyObject *args, struct opening *opening, int *vector)
 {
     PyObject *source, *spec, *seconds;
-    struct crew_options *options = &self->options;
-    int greedy, insert, wait; /* greedy -1: as actors.greedy says */
-    if (!PyArg_ParseTuple(args, "sOOO&O&pippO", &opening->endpoint, &source, &spec, core_u32, &options->index, core_u32,
-                          &options->n, vector, &greedy, &insert, &wait, &seconds) ||
-        !core_count(options->n, "environments", RUN_MAX_COUNT) || !core_timeout(seconds, &opening->timeout_ms) ||
-        !config_read(source, &self->config))
+    int insert, wait;
+    if (!PyArg_ParseTuple(args, "sOOO&O&pippO", &opening->endpoint, &source, &spec, core_u32, &self->index, core_u32,
+                          &self->n, vector, &self->greedy, &insert, &wait, &seconds) ||
+        !core_timeout(seconds, &opening->timeout_ms) || !config_read(source, &self->config))
         return false;
-    if (greedy >= 0)
-        self->config.actors.greedy = greedy != 0;
-    options->inserts = insert != 0;
+    self->insert = insert != 0;
     self->wait = wait != 0;
     opening->spec_given = spec != Py_None;
     return !opening->spec_given || env_spec_read(spec, &self->spec);
@@ -197,7 +244,7 @@ static bool open_actor(actor_object *self, PyObject *args)
         return false;
     }
     self->open = true;
-    self->rows = vector ? n_of(self) : 0;
+    self->rows = vector ? self->n : 0;
     self->observation = env_observation_column("observation", &self->spec);
     self->final = env_observation_column("final_obs", &self->spec);
     self->action = env_action_column("action", &self->spec);
@@ -256,17 +303,26 @@ static bool check(rp_status status, const rp_error *err)
     return status == RP_OK;
 }
 
+/* Tells all adders which parameters act from now on. */
+static void tell_policy(actor_object *self)
+{
+    uint64_t policy = variables_stamp(&self->variables, &self->config);
+    for (uint32_t i = 0; self->policy != policy && self->insert && i < self->n; i++)
+        adder_set_policy(self->subenvs[i].adder, policy);
+    self->policy = policy;
+}
+
 static rp_status await_parameters(actor_object *self, int64_t timeout_ms, rp_error *err)
 {
     bool fresh = false;
     if (!self->wait)
         return RP_OK;
-    RP_TRY(variables_pull(&self->crew.variables, timeout_ms, &fresh, err));
+    RP_TRY(variables_pull(&self->variables, timeout_ms, &fresh, err));
     if (!fresh)
         return err_set(err, RP_DEADLINE_EXCEEDED,
                        "no learner has published parameters in slot '" VARIABLES_SLOT "' yet");
     self->wait = false;
-    crew_tell_policy(&self->crew);
+    tell_policy(self);
     return RP_OK;
 }
 
@@ -275,97 +331,20 @@ static rp_status prepare_attempt(void *object, int64_t timeout_ms, rp_error *err
 {
     actor_object *self = object;
     RP_TRY(await_parameters(self, timeout_ms, err));
-    if (self->options.inserts)
-        RP_TRY(claim_steps(&self->claim, n_of(self), timeout_ms, err));
-    if (!self->options.inserts || self->claim.left >= n_of(self))
+    if (!self->insert)
+        return RP_OK;
+    while (self->owed < self->n && !self->finished) {
+        struct claim_steps steps;
+        RP_TRY(claim_try(&self->claim, self->claim.options.least, timeout_ms, &steps, err));
+        if (steps.n > 0)
+            self->total = steps.total - self->owed;
+        self->owed += steps.n;
+        self->finished = steps.n == 0;
+    }
+    if (self->owed >= self->n)
         return RP_OK;
     return err_set(err, RP_END_OF_STREAM, "the run has taken the %lld environment steps of stop.steps",
                    (long long)self->config.stop.steps);
-}
-
-/* ---- episodes and steps ---- */
-
-static struct adder *adder_of(const actor_object *self, uint32_t i)
-{
-    return self->crew.loops[i].actor.options.adder;
-}
-
-/* Begins an episode of a subenv. */
-static rp_status begin_episode(actor_object *self, uint32_t i, const void *observation, rp_error *err)
-{
-    struct subenv *subenv = &self->subenvs[i];
-    if (subenv->phase == SUBENV_RUNNING)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "environment %u is inside an episode that was neither terminated nor truncated", i);
-    RP_TRY(actor_observe_first(self->crew.actors[i], observation, err));
-    subenv->phase = SUBENV_RUNNING;
-    subenv->value = 0;
-    return RP_OK;
-}
-
-/* After the step of subenv i is in the adder with all its items. */
-static void finish_step(actor_object *self, uint32_t i)
-{
-    struct subenv *subenv = &self->subenvs[i];
-    subenv->pending = false;
-    subenv->phase = subenv->after;
-    self->steps++;
-    if (self->options.inserts)
-        claim_take(&self->claim, 1);
-    if (subenv->phase == SUBENV_RUNNING)
-        return;
-    self->episodes++;
-    self->last_value = subenv->value;
-}
-
-/* Puts the step of subenv i into its adder. Its items may have to wait. */
-static rp_status observe_subenv(actor_object *self, const struct outcome *outcome, uint32_t i, rp_error *err)
-{
-    struct subenv *subenv = &self->subenvs[i];
-    bool final = outcome->finals && outcome->final[i];
-    const char *row = (final ? outcome->finals : outcome->observations) + i * self->observation_bytes;
-    /* An environment that resets in the step after the end of an episode ignores its action. */
-    if (subenv->phase == SUBENV_ENDED)
-        return begin_episode(self, i, row, err);
-    const rp_env_result result = {.reward = (float)outcome->rewards[i],
-                                  .terminal = outcome->terminated[i],
-                                  .truncated = outcome->truncated[i] && !outcome->terminated[i]};
-    subenv->value += outcome->rewards[i];
-    subenv->after = !result.terminal && !result.truncated ? SUBENV_RUNNING : final ? SUBENV_BEGINS : SUBENV_ENDED;
-    rp_status status = actor_offer(self->crew.actors[i], &self->crew.choices[i], &result, row, err);
-    subenv->pending = status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED;
-    if (subenv->pending)
-        return RP_OK;
-    finish_step(self, i);
-    return status;
-}
-
-/* Waits for room for the items of steps that are in the adders. Goes on where an attempt that was interrupted has stopped. */
-static rp_status settle_attempt(void *object, int64_t timeout_ms, rp_error *err)
-{
-    actor_object *self = object;
-    rp_status result = RP_OK;
-    for (uint32_t i = 0; i < n_of(self); i++) {
-        rp_error why = {0};
-        if (!self->subenvs[i].pending)
-            continue;
-        rp_status status = adder_wait(adder_of(self, i), timeout_ms, &why);
-        if (status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED)
-            return err_set(err, status, "%s", why.text);
-        finish_step(self, i);
-        result = result == RP_OK && status != RP_OK ? err_set(err, status, "%s", why.text) : result;
-    }
-    return result;
-}
-
-/* Finishes the steps of an observe that a signal interrupted, too. False with an exception set. */
-static bool settle(actor_object *self, int64_t timeout_ms)
-{
-    rp_error err = {0};
-    bool pending = false;
-    for (uint32_t i = 0; i < n_of(self); i++)
-        pending |= self->subenvs[i].pending;
-    return !pending || check(wait_for(self, settle_attempt, timeout_ms, &err), &err);
 }
 
 static bool prepare(actor_object *self, int64_t timeout_ms)
@@ -374,17 +353,106 @@ static bool prepare(actor_object *self, int64_t timeout_ms)
     return check(wait_for(self, prepare_attempt, timeout_ms, &err), &err);
 }
 
-/* Takes newer parameters from time to time. */
+/* ---- episodes and steps ---- */
+
+/* Begins an episode of a subenv. */
+static rp_status begin_episode(actor_object *self, uint32_t i, const void *observation, rp_error *err)
+{
+    struct subenv *subenv = &self->subenvs[i];
+    if (subenv->phase == SUBENV_RUNNING)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "environment %u is inside an episode that was neither terminated nor truncated", i);
+    RP_TRY(actor_observe_first(&subenv->actor, observation, err));
+    subenv->phase = SUBENV_RUNNING;
+    subenv->value = 0;
+    return RP_OK;
+}
+
+/* The observation that the step of subenv i led to. */
+static const char *row_of(const actor_object *self, const struct outcome *outcome, uint32_t i)
+{
+    bool final = outcome->finals && outcome->final[i];
+    return (const char *)(final ? outcome->finals : outcome->observations) + i * self->observation_bytes;
+}
+
+/* After the step of subenv i is in the adder. */
+static rp_status finish_step(actor_object *self, const struct outcome *outcome, uint32_t i, rp_error *err)
+{
+    struct subenv *subenv = &self->subenvs[i];
+    subenv->value += outcome->rewards[i];
+    self->steps++;
+    self->total++;
+    self->owed -= self->insert ? 1 : 0;
+    if (!outcome->terminated[i] && !outcome->truncated[i])
+        return RP_OK;
+    self->episodes++;
+    self->last_value = subenv->value;
+    subenv->phase = SUBENV_ENDED;
+    if (!outcome->finals || !outcome->final[i])
+        return RP_OK;
+    return begin_episode(self, i, (const char *)outcome->observations + i * self->observation_bytes, err);
+}
+
+static rp_status observe_subenv(actor_object *self, struct outcome *outcome, int64_t timeout_ms, rp_error *err)
+{
+    uint32_t i = outcome->next;
+    struct subenv *subenv = &self->subenvs[i];
+    /* An environment that resets in the step after the end of an episode ignores its action. */
+    if (subenv->phase == SUBENV_ENDED)
+        return begin_episode(self, i, row_of(self, outcome, i), err);
+    rp_status status;
+    if (outcome->pending) {
+        status = adder_wait(subenv->adder, timeout_ms, err);
+    } else {
+        rp_env_result result = {.reward = (float)outcome->rewards[i],
+                                .terminal = outcome->terminated[i],
+                                .truncated = outcome->truncated[i] && !outcome->terminated[i]};
+        status = actor_offer(&subenv->actor, &self->choices[i], &result, row_of(self, outcome, i), err);
+    }
+    outcome->pending = status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED;
+    if (outcome->pending)
+        return status;
+    rp_status finished = finish_step(self, outcome, i, status == RP_OK ? err : NULL);
+    return status == RP_OK ? finished : status;
+}
+
 static rp_status update(actor_object *self, rp_error *err)
 {
     if (self->config.actors.weights[0] || self->steps - self->pulled_at < (uint64_t)self->config.actors.pull_every)
         return RP_OK;
     self->pulled_at = self->steps;
     bool fresh;
-    RP_TRY(variables_pull(&self->crew.variables, 0, &fresh, err));
+    RP_TRY(variables_pull(&self->variables, 0, &fresh, err));
     self->wait = self->wait && !fresh;
-    crew_tell_policy(&self->crew);
+    tell_policy(self);
     return RP_OK;
+}
+
+/* Adds the steps, and takes newer parameters from time to time. Errors of one subenv do not stop the others. */
+static rp_status observe_attempt(void *object, int64_t timeout_ms, rp_error *err)
+{
+    actor_object *self = object;
+    struct outcome *outcome = self->outcome;
+    self->chosen = false;
+    for (; outcome->next < self->n; outcome->next++) {
+        rp_error why = {0};
+        rp_status status = observe_subenv(self, outcome, timeout_ms, &why);
+        if (outcome->pending)
+            return err_set(err, status, "%s", why.text);
+        if (status != RP_OK && outcome->status == RP_OK) {
+            outcome->status = status;
+            outcome->err = why;
+        }
+    }
+    if (outcome->status == RP_OK)
+        return update(self, err);
+    return err_set(err, outcome->status, "%s", outcome->err.text);
+}
+
+static rp_status observe_for(actor_object *self, struct outcome *outcome, int64_t timeout_ms, rp_error *err)
+{
+    self->outcome = outcome;
+    return wait_for(self, observe_attempt, timeout_ms, err);
 }
 
 /* Waits until all items are confirmed. */
@@ -392,15 +460,52 @@ static rp_status flush_attempt(void *object, int64_t timeout_ms, rp_error *err)
 {
     actor_object *self = object;
     int64_t start = clock_ns();
-    for (uint32_t i = 0; self->options.inserts && i < n_of(self); i++)
-        RP_TRY(adder_flush(adder_of(self, i), 0, core_left_ms(start, timeout_ms), err));
+    for (uint32_t i = 0; self->insert && i < self->n; i++)
+        RP_TRY(adder_flush(self->subenvs[i].adder, 0, core_left_ms(start, timeout_ms), err));
     return RP_OK;
+}
+
+/* ---- an observe that was interrupted ---- */
+
+/* Copies the outcome, whose arrays are the caller's. Without memory the rest of the step is lost. */
+static void keep(actor_object *self, const struct outcome *outcome)
+{
+    uint32_t n = self->n;
+    size_t rows = n * self->observation_bytes;
+    char *memory = malloc(2 * rows + n * (sizeof(double) + 3 * sizeof(bool)));
+    if (!memory)
+        return;
+    char *finals = memory + n * sizeof(double), *observations = finals + rows, *flags = observations + rows;
+    self->kept = *outcome;
+    self->kept.rewards = memcpy(memory, outcome->rewards, n * sizeof(double));
+    self->kept.observations = memcpy(observations, outcome->observations, rows);
+    self->kept.terminated = memcpy(flags, outcome->terminated, n);
+    self->kept.truncated = memcpy(flags + n, outcome->truncated, n);
+    if (outcome->finals) {
+        self->kept.finals = memcpy(finals, outcome->finals, rows);
+        self->kept.final = memcpy(flags + 2 * (size_t)n, outcome->final, n);
+    }
+    self->kept_memory = memory;
+}
+
+/* Finishes an observe that a signal interrupted. False with an exception set. */
+static bool finish_kept(actor_object *self, int64_t timeout_ms)
+{
+    if (!self->kept_memory)
+        return true;
+    rp_error err = {0};
+    rp_status status = observe_for(self, &self->kept, timeout_ms, &err);
+    if (!self->kept.pending) {
+        free(self->kept_memory);
+        self->kept_memory = NULL;
+    }
+    return check(status, &err);
 }
 
 static bool confirm(actor_object *self, int64_t timeout_ms)
 {
     rp_error err = {0};
-    return settle(self, timeout_ms) && check(wait_for(self, flush_attempt, timeout_ms, &err), &err);
+    return finish_kept(self, timeout_ms) && check(wait_for(self, flush_attempt, timeout_ms, &err), &err);
 }
 
 /* ---- act ---- */
@@ -409,20 +514,20 @@ static PyObject *choices(actor_object *self)
 {
     const rp_env_spec *spec = &self->spec;
     if (spec->n_actions && self->rows == 0)
-        return PyLong_FromLong(self->crew.choices[0].discrete);
+        return PyLong_FromLong(self->choices[0].discrete);
     void *data;
     PyObject *actions = numpy_empty(&self->action, self->rows, &data);
-    for (uint32_t i = 0; actions && i < n_of(self); i++)
+    for (uint32_t i = 0; actions && i < self->n; i++)
         if (spec->n_actions)
-            ((int64_t *)data)[i] = self->crew.choices[i].discrete;
+            ((int64_t *)data)[i] = self->choices[i].discrete;
         else
-            env_native_action(spec, self->crew.choices[i].continuous, (float *)data + (size_t)i * spec->action_size);
+            env_native_action(spec, self->choices[i].continuous, (float *)data + (size_t)i * spec->action_size);
     return actions;
 }
 
 static bool has_begun(const actor_object *self)
 {
-    for (uint32_t i = 0; i < n_of(self); i++) {
+    for (uint32_t i = 0; i < self->n; i++) {
         enum subenv_phase phase = self->subenvs[i].phase;
         if (phase == SUBENV_NEW || (phase == SUBENV_ENDED && self->rows == 0)) {
             core_raise(RP_FAILED_PRECONDITION, "no episode has begun: call observe_first with its first observation");
@@ -432,31 +537,29 @@ static bool has_begun(const actor_object *self)
     return true;
 }
 
-static rp_status select_actions(actor_object *self, const char *observations, rp_error *err)
+static void select_actions(actor_object *self, const void *observations)
 {
-    for (uint32_t i = 0; i < n_of(self); i++) {
-        if (self->subenvs[i].phase == SUBENV_BEGINS)
-            RP_TRY(begin_episode(self, i, observations + i * self->observation_bytes, err));
-        self->crew.actors[i]->total = total_of(self) + i;
-    }
-    actor_select_many(self->crew.actors, n_of(self), observations, self->crew.choices);
+    for (uint32_t i = 0; i < self->n; i++)
+        self->actors[i]->total = self->total + i;
+    actor_select_many(self->actors, self->n, observations, self->choices);
     self->chosen = true;
-    return RP_OK;
 }
 
 static PyObject *act(actor_object *self, PyObject *value)
 {
     struct cell observations = {0};
-    rp_error err = {0};
-    if (!settle(self, -1) || !has_begun(self) || !prepare(self, -1) ||
+    if (!finish_kept(self, -1) || !has_begun(self) || !prepare(self, -1) ||
         !cell_take(&observations, &self->observation, value, self->rows))
         return NULL;
-    PyThreadState *thread = n_of(self) > 1 ? PyEval_SaveThread() : NULL;
-    rp_status status = select_actions(self, observations.data, &err);
-    if (thread)
-        PyEval_RestoreThread(thread);
+    if (self->n == 1) {
+        select_actions(self, observations.data);
+    } else {
+        Py_BEGIN_ALLOW_THREADS;
+        select_actions(self, observations.data);
+        Py_END_ALLOW_THREADS;
+    }
     cells_release(&observations, 1);
-    return check(status, &err) ? choices(self) : NULL;
+    return choices(self);
 }
 
 static PyObject *actor_act(PyObject *object, PyObject *observation)
@@ -552,7 +655,7 @@ static rp_status check_outcome(const actor_object *self, const struct outcome *o
 {
     if (!self->chosen)
         return err_set(err, RP_FAILED_PRECONDITION, "call act before observe");
-    for (uint32_t i = 0; i < n_of(self); i++) {
+    for (uint32_t i = 0; i < self->n; i++) {
         if (self->subenvs[i].phase == SUBENV_NEW)
             return err_set(err, RP_FAILED_PRECONDITION, "environment %u has begun no episode: call observe_first", i);
         if (!isfinite((float)outcome->rewards[i]))
@@ -561,21 +664,16 @@ static rp_status check_outcome(const actor_object *self, const struct outcome *o
     return RP_OK;
 }
 
-/* Adds the steps. Errors of one subenv do not stop the others. */
-static bool observe(actor_object *self, const struct outcome *outcome)
+static bool observe(actor_object *self, struct outcome *outcome)
 {
     rp_error err = {0};
     rp_status status = check_outcome(self, outcome, &err);
     if (status != RP_OK)
         return check(status, &err);
-    self->chosen = false;
-    for (uint32_t i = 0; i < n_of(self); i++) {
-        rp_status added = observe_subenv(self, outcome, i, status == RP_OK ? &err : NULL);
-        status = status == RP_OK ? added : status;
-    }
-    if (!settle(self, -1))
-        return false;
-    return check(status == RP_OK ? update(self, &err) : status, &err);
+    status = observe_for(self, outcome, -1, &err);
+    if (outcome->pending)
+        keep(self, outcome);
+    return check(status, &err);
 }
 
 static PyObject *actor_tell(PyObject *object, PyObject *const *args, Py_ssize_t n)
@@ -591,7 +689,7 @@ static PyObject *actor_tell(PyObject *object, PyObject *const *args, Py_ssize_t 
         return NULL;
     struct inputs in = {0};
     struct outcome outcome = {0};
-    bool ok = settle(self, -1) && read_inputs(self, &in, args, info, &outcome) && observe(self, &outcome);
+    bool ok = finish_kept(self, -1) && read_inputs(self, &in, args, info, &outcome) && observe(self, &outcome);
     cells_release(in.cells, N_INPUTS);
     Py_XDECREF(in.finals);
     Py_XDECREF(in.mask);
@@ -605,7 +703,7 @@ static bool first(actor_object *self, const char *rows, const bool *mask)
 {
     rp_error err = {0};
     rp_status status = RP_OK;
-    for (uint32_t i = 0; i < n_of(self) && status == RP_OK; i++)
+    for (uint32_t i = 0; i < self->n && status == RP_OK; i++)
         if (!mask || mask[i])
             status = begin_episode(self, i, rows + i * self->observation_bytes, &err);
     return check(status, &err);
@@ -618,8 +716,8 @@ static PyObject *actor_tell_first(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "O|O", &value, &which) || !enter(self))
         return NULL;
     struct cell cells[2] = {{.data = NULL}, {.data = NULL}};
-    bool ok = settle(self, -1) && cell_take(&cells[0], &self->observation, value, self->rows) &&
-              (which == Py_None || cell_take(&cells[1], &self->flags, which, n_of(self))) &&
+    bool ok = finish_kept(self, -1) && cell_take(&cells[0], &self->observation, value, self->rows) &&
+              (which == Py_None || cell_take(&cells[1], &self->flags, which, self->n)) &&
               first(self, cells[0].data, cells[1].data);
     cells_release(cells, 2);
     gate_leave(&self->guarded.gate);
@@ -675,7 +773,7 @@ static PyObject *actor_close(PyObject *object, PyObject *args)
 /* Whether there are fewer steps of stop.steps left than the actor has environments. */
 static bool is_finished(const actor_object *self)
 {
-    return self->claim.full && self->claim.left < n_of(self);
+    return self->finished || (self->claim.full && self->owed + self->claim.left < self->n);
 }
 
 static PyObject *actor_state(PyObject *object, PyObject *unused)
@@ -685,15 +783,15 @@ static PyObject *actor_state(PyObject *object, PyObject *unused)
     if (!enter(self))
         return NULL;
     uint64_t items = 0;
-    for (uint32_t i = 0; self->options.inserts && i < n_of(self); i++) {
+    for (uint32_t i = 0; self->insert && i < self->n; i++) {
         struct adder_stats stats;
-        adder_get_stats(adder_of(self, i), &stats);
+        adder_get_stats(self->subenvs[i].adder, &stats);
         items += stats.items;
     }
     PyObject *state =
         Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:d,s:d,s:O}", "steps", self->steps, "episodes", self->episodes, "items",
-                      items, "version", self->crew.variables.version, "learner_steps", self->crew.variables.steps,
-                      "epsilon", actor_epsilon(self->crew.actors[0]), "last_return", self->last_value, "finished",
+                      items, "version", self->variables.version, "learner_steps", self->variables.steps, "epsilon",
+                      actor_epsilon(&self->subenvs[0].actor), "last_return", self->last_value, "finished",
                       is_finished(self) ? Py_True : Py_False);
     gate_leave(&self->guarded.gate);
     return state;
@@ -706,8 +804,8 @@ static PyObject *actor_seeds(PyObject *object, PyObject *unused)
     if (!enter(self))
         return NULL;
     PyObject *seeds = PyList_New(0);
-    for (uint32_t i = 0; seeds && i < n_of(self); i++) {
-        uint64_t seed = worker_seed(&self->config, "environment", self->options.index * n_of(self) + i);
+    for (uint32_t i = 0; seeds && i < self->n; i++) {
+        uint64_t seed = worker_seed(&self->config, "environment", self->index * self->n + i);
         core_append(&seeds, PyLong_FromUnsignedLongLong(seed));
     }
     gate_leave(&self->guarded.gate);
