@@ -50,9 +50,14 @@ rp_status shards_join(const struct shard_link *link, const char *const own[SHARD
 
 /* ---- the ports of the run before */
 
-/* Gives an address that stands for any free port the port of another one. */
+/* Gives an address that stands for any free port the port of another one, and one that stands for any ipc name that name. */
 static void take_port(char **address, const char *from)
 {
+    if (strcspn(*address, "*") < strlen(*address) && strncmp(from, "ipc://", 6) == 0) {
+        free(*address);
+        *address = need_text(from);
+        return;
+    }
     const char *own = strrchr(*address, ':'), *port = strrchr(from, ':');
     if (!own || (strcmp(own, ":0") != 0 && strcmp(own, ":*") != 0) || !port)
         return;

@@ -85,8 +85,8 @@ static rp_status waiter_begin(struct service *service, const struct request *req
     return RP_OK;
 }
 
-/* The first turn of a sample: takes what is there, or what was picked for it before. A paid sample is answered with that: nobody waits for it,
- * and it waits for nobody. True: it was answered. */
+/* The first turn of a sample: takes what is there, or what was picked for it before. A paid sample is answered with that: nobody
+ * waits for it, and it waits for nobody. True: it was answered. */
 static bool begin_sample(struct waiter *waiter, bool *progress)
 {
     struct table *table = waiter->table;

@@ -1,8 +1,10 @@
 /* xoshiro256++ (Blackman and Vigna), seeded by splitmix64, which never gives the all-zero state. */
 #include "proto/base/rng.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/random.h>
 
 static uint64_t rotate_left(uint64_t x, int k)
 {
@@ -91,5 +93,15 @@ uint64_t rng_hash(uint64_t seed, const char *text)
 
 void rng_system(void *out, size_t size)
 {
-    arc4random_buf(out, size);
+    unsigned char *at = out;
+    while (size > 0) {
+        ssize_t n = getrandom(at, size, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        /* Without random bytes ids would repeat, and no caller could continue. */
+        if (n <= 0)
+            abort();
+        at += n;
+        size -= (size_t)n;
+    }
 }

@@ -79,6 +79,23 @@ def test_shards_come_back():
         assert parent.end() == 0
 
 
+def listens(path):
+    with socket.socket(socket.AF_UNIX) as caller:
+        return caller.connect_ex(path) == 0
+
+
+def test_names_that_were_chosen_stay():
+    """libzmq has chosen the names of these sockets."""
+    with Parent(2, sockets="".join("%s: 'ipc://*'\n" % name for name in ("service", "ingest", "events"))) as parent:
+        eventually(parent.file.exists, what="the endpoints file")
+        paths = [line.split("ipc://")[1] for line in parent.file.read_text().splitlines() if line.startswith("shard.1.")]
+        assert len(paths) == 3 and all(map(listens, paths))
+        os.kill(next(pid for pid in children(parent.process.pid) if state_of(pid)[0] == "replay-shard-1"), signal.SIGKILL)
+        eventually(lambda: not listens(paths[0]), what="the end of the shard")
+        eventually(lambda: all(map(listens, paths)), what="the shard's return to its sockets")
+        assert parent.end() == 0
+
+
 def test_nobody_survives_the_parent():
     with Parent(3) as parent:
         ports = parent.ready()

@@ -842,7 +842,7 @@ static void link_watch(struct conn *self, int64_t now_ns)
     if (!failed) {
         if (why)
             link_fail(self, why, now_ns);
-    } else if (!handshake_failed(&self->handshake, self->context, self->endpoint, failed, failed_value, &refusal)) {
+    } else if (!handshake_failed(&self->handshake, self->endpoint, failed, failed_value, &refusal)) {
         link_fail(self, "the broker has another key", now_ns); /* the next one is tried at once */
         self->link_time = now_ns + self->backoff_min_ns;
     } else if (refusal.status == RP_PERMISSION_DENIED) {

@@ -1,10 +1,15 @@
 #include "agent/client/conn/handshake.h"
 
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 #include <zmq.h>
 
-#include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 
 /* ---- keys */
@@ -53,37 +58,75 @@ void handshake_announced(struct handshake *self, const ProtobufCBinaryData *publ
 #define MECHANISM_AT 12u
 #define MECHANISM_BYTES 20u
 
+/* Waits until the socket is ready. */
+static bool ready(int socket, short events)
+{
+    struct pollfd item = {.fd = socket, .events = events};
+    return poll(&item, 1, PATIENCE_MS) == 1 && item.revents & events;
+}
+
+static int connect_to(const struct sockaddr *address, socklen_t size)
+{
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    int error = 0;
+    socklen_t error_size = sizeof error;
+    if (connect(fd, address, size) == 0 ||
+        (ready(fd, POLLOUT) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_size) == 0 && error == 0))
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static int open_tcp(const char *place)
+{
+    char host[256];
+    const char *colon = strrchr(place, ':');
+    if (!colon || (size_t)(colon - place) >= sizeof host || strchr(place, ';'))
+        return -1;
+    bool bracketed = place[0] == '[';
+    snprintf(host, sizeof host, "%.*s", (int)(colon - place) - (bracketed ? 2 : 0), place + bracketed);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    if (getaddrinfo(host, colon + 1, &hints, &list) != 0)
+        return -1;
+    int fd = connect_to(list->ai_addr, list->ai_addrlen);
+    freeaddrinfo(list);
+    return fd;
+}
+
+static int open_ipc(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (path[0] == '@' || strlen(path) >= sizeof address.sun_path)
+        return -1;
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    return connect_to((const struct sockaddr *)&address, sizeof address);
+}
+
 /* Writes the mechanism that the peer at an endpoint speaks, "NULL" or "CURVE". False: not known.
  *
  * If a client has a key and the broker wants none, or the other way round, both sides close the connection when they have read
  * the other's greeting. Whoever is faster destroys what the other would have read, so libzmq often reports an end without a
  * reason. The first 11 bytes of a greeting (ZMTP 3.0) are enough to get the peer's whole greeting, mechanism and all. */
-static bool ask_mechanism(void *context, const char *endpoint, char out[MECHANISM_BYTES + 1])
+static bool ask_mechanism(const char *endpoint, char out[MECHANISM_BYTES + 1])
 {
     static const uint8_t ours[] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3};
-    uint8_t theirs[GREETING_BYTES] = {0}, route[256];
+    uint8_t theirs[GREETING_BYTES];
     size_t got = 0;
-    int patience = PATIENCE_MS, none = 0, never = -1, ipv6 = endpoint_is_ipv6(endpoint), n = -1;
-    void *raw = zmq_socket(context, ZMQ_STREAM);
-    if (!raw)
+    int fd = strncmp(endpoint, "tcp://", 6) == 0   ? open_tcp(endpoint + 6)
+             : strncmp(endpoint, "ipc://", 6) == 0 ? open_ipc(endpoint + 6)
+                                                   : -1;
+    if (fd < 0)
         return false;
-    zmq_setsockopt(raw, ZMQ_LINGER, &none, sizeof none);
-    zmq_setsockopt(raw, ZMQ_IPV6, &ipv6, sizeof ipv6);
-    zmq_setsockopt(raw, ZMQ_RECONNECT_IVL, &never, sizeof never);
-    zmq_setsockopt(raw, ZMQ_RCVTIMEO, &patience, sizeof patience);
-    zmq_setsockopt(raw, ZMQ_SNDTIMEO, &patience, sizeof patience);
-    if (zmq_connect(raw, endpoint) == 0)
-        n = zmq_recv(raw, route, sizeof route,
-                     0); /* each message has its route in front; an empty one tells of the connection */
-    if (n > 0 && zmq_recv(raw, NULL, 0, 0) == 0 && zmq_send(raw, route, (size_t)n, ZMQ_SNDMORE) == n &&
-        zmq_send(raw, ours, sizeof ours, 0) == sizeof ours)
-        while (got < sizeof theirs && zmq_recv(raw, route, sizeof route, 0) > 0) {
-            n = zmq_recv(raw, theirs + got, sizeof theirs - got, 0);
+    if (send(fd, ours, sizeof ours, MSG_NOSIGNAL) == (ssize_t)sizeof ours)
+        while (got < sizeof theirs && ready(fd, POLLIN)) {
+            ssize_t n = recv(fd, theirs + got, sizeof theirs - got, 0);
             if (n <= 0)
                 break;
-            got += (size_t)n < sizeof theirs - got ? (size_t)n : sizeof theirs - got;
+            got += (size_t)n;
         }
-    zmq_close(raw);
+    close(fd);
     if (got < MECHANISM_AT + MECHANISM_BYTES || theirs[0] != 0xff || theirs[9] != 0x7f || theirs[10] < 3)
         return false;
     memcpy(out, theirs + MECHANISM_AT, MECHANISM_BYTES);
@@ -99,15 +142,14 @@ static bool ask_mechanism(void *context, const char *endpoint, char out[MECHANIS
 /* What a failed handshake means. */
 enum failure { REFUSED_KEY, NO_KEY_WANTED, KEY_WANTED, OTHER_BROKER, NOT_KNOWN };
 
-static enum failure find_out(const struct handshake *self, void *context, const char *endpoint, uint16_t event,
-                             uint32_t value)
+static enum failure find_out(const struct handshake *self, const char *endpoint, uint16_t event, uint32_t value)
 {
     char mechanism[MECHANISM_BYTES + 1];
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
         return REFUSED_KEY;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
         return self->has_key ? NO_KEY_WANTED : KEY_WANTED;
-    if (!ask_mechanism(context, endpoint, mechanism))
+    if (!ask_mechanism(endpoint, mechanism))
         return NOT_KNOWN;
     if (strcmp(mechanism, "CURVE") != 0)
         return self->has_key ? NO_KEY_WANTED : NOT_KNOWN;
@@ -150,10 +192,9 @@ static void explain(const struct handshake *self, enum failure failure, rp_error
     }
 }
 
-bool handshake_failed(struct handshake *self, void *context, const char *endpoint, uint16_t event, uint32_t value,
-                      rp_error *out)
+bool handshake_failed(struct handshake *self, const char *endpoint, uint16_t event, uint32_t value, rp_error *out)
 {
-    enum failure failure = find_out(self, context, endpoint, event, value);
+    enum failure failure = find_out(self, endpoint, event, value);
     if (failure != OTHER_BROKER) {
         explain(self, failure, out);
         return true;

@@ -26,9 +26,8 @@ rp_status handshake_load(struct handshake *self, const char *path, rp_error *err
 bool handshake_secure(const struct handshake *self, void *socket);
 /* The broker will have this key after its own was rotated; empty: there is none. */
 void handshake_announced(struct handshake *self, const ProtobufCBinaryData *public_key);
-/* A handshake with an endpoint failed, by this event of a monitor and its value; context: of libzmq. False: another key of the broker is to be tried first. May wait
+/* A handshake failed, by this event of a monitor and its value. False: another key of the broker is to be tried first. May wait
  * for up to a second, to ask the peer which mechanism it speaks. */
-bool handshake_failed(struct handshake *self, void *context, const char *endpoint, uint16_t event, uint32_t value,
-                      rp_error *out);
+bool handshake_failed(struct handshake *self, const char *endpoint, uint16_t event, uint32_t value, rp_error *out);
 
 #endif

@@ -282,7 +282,7 @@ bool host_writer_add(struct host_writer *self, const struct text *lines)
         text_put(queue, lines->data, lines->size);
     else
         self->broken = true; /* the other side has not read for long */
-    self->broken |= queue->failed;
+    self->broken |= queue->failed || lines->failed;
     return !self->broken;
 }
 
