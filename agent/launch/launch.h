@@ -1,8 +1,7 @@
 /* replay-launch: the command line, the verbs, the run itself (run.h), and how a run is shown. This folder owns main and the options, the
- * verbs, what comes before a run (prepare.h, measure.h), the run from its first process to its report (report.h), the view in a terminal
- * (view.h, screen.h), the page in a browser (run_page.h) and the list of runs (runs.h). It may use all rooms below it: plan (how many
- * processes, and what is kept of measurements), process (children, what they do, and the run's folder), host (other machines), slurm
- * (jobs). */
+ * verbs, what comes before a run (prepare.h), the run from its first process to its report (report.h), the view in a terminal (view.h,
+ * screen.h), the page in a browser (run_page.h) and the list of runs (runs.h). It may use all rooms below it: plan
+ * (measurements, and how many processes), process (children, what they do, and the run's folder), host (other machines), slurm (jobs). */
 #ifndef AGENT_LAUNCH_LAUNCH_H
 #define AGENT_LAUNCH_LAUNCH_H
 
