@@ -103,8 +103,8 @@ static bool begin_sample(struct waiter *waiter, bool *progress)
         /* If the batch fills at once, nothing can leave the table before the reply is made. */
         waiter->picks.borrowed = !waiter_takes(waiter) && found == KEPT_NOTHING;
         waiter_fill(waiter);
-        if (waiter->picks.n)
-            table_mark(table); /* items that have left it make room */
+        if (waiter->paid || waiter->picks.n)
+            table_mark(table); /* items that have left it make room, also those that were too old to be picked */
     }
     if (waiter->short_of_memory && !waiter->picks.n) {
         sample_fail(waiter, RP_NO_MEMORY, "no memory for the sample");

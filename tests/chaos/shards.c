@@ -14,8 +14,6 @@
 
 #include "proto/base/clock.h"
 
-#define PAUSE_NS (2 * NS_PER_S)
-
 const char *const table_names[TABLES] = {"replay", "queue", "plain", "once", "twice"};
 const uint32_t table_times[TABLES] = {[QUEUE] = 1, [ONCE] = 1, [TWICE] = 2};
 
@@ -141,7 +139,11 @@ static void inject(struct chaos *self, struct fault_counts *counts)
             longest = rng_below(&self->rng, 8) == 0 ? 2.5 : longest < 0.3 ? 0.3 : longest;
         strike(self, &victims[i], counts);
     }
-    chaos_sleep(longest * rng_unit(&self->rng));
+    double pause = longest * rng_unit(&self->rng);
+    bool stopped = pause > 0.8 && (victims[0].kind == 1 || (n == 2 && victims[1].kind == 1));
+    atomic_fetch_add(&self->long_stops, stopped);
+    chaos_sleep(pause);
+    atomic_fetch_add(&self->long_stops_over, stopped);
     for (uint32_t i = 0; i < n; i++)
         heal(self, &victims[i], counts);
     chaos_sleep(0.1 * rng_unit(&self->rng));

@@ -12,6 +12,7 @@
 #define MOST_ITEMS 4000000u
 #define WRITERS 3u
 #define LEARNERS 2u
+#define PAUSE_NS (2 * NS_PER_S) /* what a fault may cost those who do not need that shard */
 
 enum { REPLAY, QUEUE, PLAIN, ONCE, TWICE, TABLES };
 extern const char *const table_names[TABLES];
@@ -40,6 +41,8 @@ struct chaos {
     _Atomic uint32_t count; /* books in use */
     _Atomic uint32_t kills[SHARDBED_MOST];
     _Atomic int64_t zero_ns; /* when shard 0 was last away; INT64_MAX: it is */
+    /* Shards that were stopped for so long that nobody waits for them any more, and those of them that go on again. */
+    _Atomic uint32_t long_stops, long_stops_over;
     _Atomic int64_t late_ns; /* the longest time that a thread woke up late: how busy the machine is */
     _Atomic int64_t actor_ns, learner_ns, zero_learner_ns; /* longest waits; the last: while shard 0 was away, too */
     _Atomic uint64_t sampled[TABLES], taken, batches;

@@ -176,12 +176,14 @@ static void check_batch(struct chaos *self, const rp_batch *batch, uint32_t tabl
     atomic_fetch_add(&self->batches, 1);
 }
 
-/* A batch came after this time: another shard than 0 may cost at most 2 s. */
-static void note_wait(struct chaos *self, int64_t from_ns)
+/* A batch came after this time, when so many long stops were over: another shard than 0 may cost at most 2 s, and so may the next one
+ * that stops before the batch is there. */
+static void note_wait(struct chaos *self, int64_t from_ns, uint32_t over)
 {
-    int64_t now = clock_ns();
+    uint32_t stops = atomic_load(&self->long_stops) - over;
+    int64_t wait = clock_ns() - from_ns - (stops > 1 ? (stops - 1) * PAUSE_NS : 0);
     bool zero = atomic_load(&self->zero_ns) > from_ns - NS_PER_S;
-    raise_to(zero ? &self->zero_learner_ns : &self->learner_ns, now - from_ns);
+    raise_to(zero ? &self->zero_learner_ns : &self->learner_ns, wait);
 }
 
 /* Gives new priorities to the items that are this learner's own. */
@@ -241,6 +243,7 @@ static void *sampler_main(void *arg)
     rp_sampler *sampler = new_sampler(chaos, client, part);
     rp_updater *updater = client && part->updates ? rp_updater_new(client, table_names[part->table], NULL, &err) : NULL;
     int64_t last = 0;
+    uint32_t over = 0;
     while (sampler && atomic_load(&chaos->phase) <= (consumes ? DRAIN : RUN)) {
         rp_batch *batch;
         rp_batch_arrays arrays;
@@ -252,7 +255,7 @@ static void *sampler_main(void *arg)
             sampler = new_sampler(chaos, client, part);
         } else if (status == RP_OK) {
             if (last && !consumes)
-                note_wait(chaos, last);
+                note_wait(chaos, last, over);
             check_batch(chaos, batch, part->table, books, &arrays);
             if (updater)
                 update(self, updater, books, &arrays);
@@ -260,6 +263,7 @@ static void *sampler_main(void *arg)
                 take(self, sampler, part->table, books, arrays.n);
             rp_batch_release(&batch);
             last = clock_ns();
+            over = atomic_load(&chaos->long_stops_over);
         } else if (status == RP_DEADLINE_EXCEEDED && part->updates && last && clock_ns() - last > LONG_NS) {
             pthread_mutex_lock(&chaos->lock);
             snprintf(chaos->why, sizeof chaos->why, "%s", err.text);
