@@ -74,7 +74,7 @@ bool request_repeat(struct peers *peers, struct request *request);
 
 /* What a request waits for, in words. */
 struct wait_text {
-    const char *table; /* borrowed; NULL: no table */
+    char table[256];
     uint64_t count, got;
     char text[512];
 };

@@ -213,7 +213,7 @@ static void fire(struct timer *timer, void *ctx)
     lease_stop(ctx);
 }
 
-void lease_start(struct lease *self)
+static void begin_time(struct lease *self)
 {
     struct loop *loop = self->leases->samples->loop;
     self->timer.fire = fire;
@@ -241,10 +241,15 @@ void lease_leave(struct lease *self)
         lease_end(self);
 }
 
+void lease_start(struct lease *self)
+{
+    begin_time(self);
+}
+
 void lease_answered(struct lease *self)
 {
     self->answered = true;
-    lease_start(self);
+    begin_time(self);
 }
 
 rp_status lease_check(const struct wire_sample *ask, const struct table *table, uint64_t client, rp_error *err)
@@ -289,7 +294,7 @@ uint32_t leases_change(struct leases *self, uint64_t client, struct table *table
         found++;
         if (ask->op == WIRE_LEASE_TOUCH) {
             lease->ms = ask->ms;
-            lease_start(lease);
+            begin_time(lease);
             continue;
         }
         if (ask->op == WIRE_LEASE_ACK) {
@@ -367,7 +372,7 @@ void lease_restored(struct lease *self, bool answered)
 {
     self->answered = answered;
     if (answered)
-        lease_start(self);
+        begin_time(self);
     else
         lease_end(self);
 }

@@ -320,19 +320,17 @@ static uint32_t take_groups(struct waiter *self, uint32_t n, uint64_t most)
     return taken;
 }
 
-/* Returns how many of `left` items the waiter may pick now. */
-static inline uint64_t allowed(const struct waiter *self, uint64_t left)
-{
-    return !self->paid ? table_sampleable(self->table, left) : table_is_ready(self->table) ? left : 0;
-}
-
 static void fill_groups(struct waiter *self)
 {
-    uint32_t size = self->table->in.groups.size;
+    struct table *table = self->table;
+    uint32_t size = table->in.groups.size;
+    if (missing_items(self) || (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want))
+        return;
     while (self->picks.n + self->empty < self->want && !self->full) {
-        uint64_t most = allowed(self, self->want - self->picks.n - self->empty);
+        uint64_t left = self->want - self->picks.n - self->empty;
+        uint64_t most = !self->paid ? table_sampleable(table, left) : table_is_ready(table) ? left : 0;
         uint64_t n = most / size; /* fewer: the next group may be one without all members */
-        n = n == 0 || self->table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE;
+        n = n == 0 || table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE;
         if (most == 0 || take_groups(self, (uint32_t)n, most < size ? most : size) < n)
             return;
     }
@@ -350,14 +348,31 @@ void waiter_count_empty(struct waiter *self)
     }
 }
 
-static void fill_items(struct waiter *self)
+static void fill_allowed(struct waiter *self)
 {
     struct table *table = self->table;
-    bool alone = table->one_by_one && !hides_at_once(self), counted = waiter_is_counted(self);
+    if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
+        return;
+    if (missing_items(self))
+        return;
     while (self->picks.n < self->want && !self->full) {
-        uint64_t n = allowed(self, self->want - self->picks.n), most = alone ? 1 : PICK_AT_ONCE;
-        uint32_t got = n ? waiter_take(self, (uint32_t)(n < most ? n : most)) : 0;
-        if (!counted)
+        uint64_t n = table_sampleable(table, self->want - self->picks.n);
+        if (table->one_by_one && n > 1 && !hides_at_once(self))
+            n = 1;
+        if (n > PICK_AT_ONCE)
+            n = PICK_AT_ONCE;
+        if (n == 0 || waiter_take(self, (uint32_t)n) == 0)
+            return;
+    }
+}
+
+static void fill_paid(struct waiter *self)
+{
+    struct table *table = self->table;
+    while (self->picks.n < self->want && !self->full && table_is_ready(table)) {
+        uint32_t n = self->want - self->picks.n;
+        uint32_t got = waiter_take(self, table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE);
+        if (!waiter_is_counted(self))
             limiter_refund(&table->limiter, got);
         if (got == 0)
             return;
@@ -366,14 +381,12 @@ static void fill_items(struct waiter *self)
 
 static void fill(struct waiter *self)
 {
-    if (self->whole && self->picks.n == 0 && table_sampleable(self->table, self->want) < self->want)
-        return;
-    if (missing_items(self))
-        return;
     if (self->table->in.groups.slots)
         fill_groups(self);
+    else if (self->paid)
+        fill_paid(self);
     else
-        fill_items(self);
+        fill_allowed(self);
 }
 
 static __attribute__((noinline)) void fill_traced(struct waiter *self)
@@ -402,11 +415,15 @@ bool waiter_is_done(const struct waiter *self)
     return self->picks.n + self->empty >= self->want || self->full || (self->flexible && self->picks.n > 0);
 }
 
-/* Writes a clause that says what a sample waits for. */
-static void waiter_explain(const struct waiter *self, char *rest, size_t room)
+void waiter_explain(const struct waiter *self, char *text, size_t size)
 {
     const struct table *table = self->table;
     uint32_t left = self->want - self->picks.n;
+    int used = snprintf(text, size, "table '%s': %u of %u items picked; ", table->name, self->picks.n, self->want);
+    if (used < 0 || (size_t)used >= size)
+        return;
+    char *rest = text + used;
+    size_t room = size - (size_t)used;
     rest[0] = '\0';
     bool groups = table->in.groups.slots;
     uint32_t least = self->whole ? left : groups ? table->in.groups.size : 1;
@@ -484,15 +501,15 @@ static bool must_wait(struct waiter *waiter)
     return waiter->complete;
 }
 
-static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct picks *picks,
-                                                   const char *text)
+static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct sample_reply *reply)
 {
     struct loop *loop = waiter->samples->loop;
     int64_t start = loop_trace_start(loop);
-    bool sent = reply_picks(waiter, picks, text);
-    loop_trace_end(loop, "reply", start,
-                   (struct trace_span){
-                       .who = waiter->wait.client, .id = waiter->wait.id, .count = picks->n, .link = TRACE_REQUEST});
+    bool sent = reply_picks(waiter->samples, reply);
+    loop_trace_end(
+        loop, "reply", start,
+        (struct trace_span){
+            .who = waiter->wait.client, .id = waiter->wait.id, .count = reply->picks->n, .link = TRACE_REQUEST});
     return sent;
 }
 
@@ -508,9 +525,23 @@ void sample_answer(struct waiter *waiter, const char *text)
         return;
     char why[200];
     struct picks *picks = waiter->fetch ? &waiter->picks : kept_samples_keep(waiter, true);
-    text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why);
+    bool counts = !waiter->fetch && !waiter->again;
+    struct sample_reply reply = {
+        .to = &waiter->wait.to,
+        .id = waiter->wait.id,
+        .named = waiter->wait.client,
+        .table = waiter->table,
+        .picks = picks,
+        .text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why),
+        .partial = !waiter->fetch && picks->n + waiter->empty < waiter->want,
+        .paid = waiter->paid,
+        .shared = waiter->shared,
+        .kept = waiter->kept,
+        .lends_head = waiter->reads >= WIRE_SHARED_HEAD,
+        .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
+    };
     bool sent =
-        trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, picks, text) : reply_picks(waiter, picks, text);
+        trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, &reply) : reply_picks(waiter->samples, &reply);
     if (waiter->lease)
         lease_answered(waiter->lease);
     if (!sent && !waiter->fetch && !waiter->wait.client) /* nobody can ask for them again */
@@ -535,8 +566,7 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
 {
     (void)ctx;
     const struct waiter *self = (const struct waiter *)wait;
-    char why[sizeof out->text];
-    out->table = self->table->name;
+    strncpy(out->table, self->table->name, sizeof out->table - 1);
     out->count = self->want;
     out->got = self->picks.n;
     if (is_held(self))
@@ -546,11 +576,8 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
                  self->table->name, self->picks.n, self->want, (long long)self->samples->config->peer_backlog_bytes);
     else if (self->park.state != PARK_NOT)
         self->samples->parking.explain(self, out->text, sizeof out->text);
-    else {
-        waiter_explain(self, why, sizeof why);
-        snprintf(out->text, sizeof out->text, "table '%s': %u of %u items picked; %s", self->table->name, self->picks.n,
-                 self->want, why);
-    }
+    else
+        waiter_explain(self, out->text, sizeof out->text);
 }
 
 /* Answers with the picks so far, or with an error. A parked waiter stays parked. */
@@ -599,11 +626,13 @@ void sample_give_up(struct waiter *waiter)
         return;
     }
     unpark(waiter);
-    if (waiter->picks.n && !waiter->lease)
+    if (waiter->picks.n && waiter->lease) {
+        kept_samples_lose(waiter);
+    } else if (waiter->picks.n) {
         log_line(LEVEL_WARN, "B0304", "sampler gave up with items picked", "table=%s picks=%u", waiter->table->name,
                  waiter->picks.n);
-    if (waiter->picks.n)
         kept_samples_lose(waiter);
+    }
     sample_refuse(waiter, RP_CANCELLED, "cancelled by the client");
 }
 
@@ -747,12 +776,17 @@ static void permit_explain(const void *ctx, const struct wait *wait, struct wait
     const struct waiter *self = (const struct waiter *)wait;
     const struct table *table = self->table;
     uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
-    char why[sizeof out->text];
-    limiter_explain_sample(&table->limiter, least, why, sizeof why);
-    out->table = table->name;
+    strncpy(out->table, table->name, sizeof out->table - 1);
     out->count = self->want;
-    snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; %s", table->name,
-             (unsigned long long)table_sampleable(table, self->want), self->want, why[0] ? why : "waits for its turn");
+    int used = snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; ", table->name,
+                        (unsigned long long)table_sampleable(table, self->want), self->want);
+    if (used < 0 || (size_t)used >= sizeof out->text)
+        return;
+    char *rest = out->text + used;
+    size_t room = sizeof out->text - (size_t)used;
+    limiter_explain_sample(&table->limiter, least, rest, room);
+    if (!rest[0])
+        snprintf(rest, room, "waits for its turn");
 }
 
 /* Answers with what can be granted now, or with an error. */

@@ -234,11 +234,21 @@ bool service_receive(struct service *service)
 
 /* ---- life ---- */
 
+static void free_shards(struct service *self)
+{
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        free(self->shards[i]);
+    free(self->shards);
+    self->shards = NULL;
+    self->n_shards = 0;
+}
+
 void service_set_shards(struct service *self, char *const *endpoints, uint32_t n)
 {
-    words_clear(&self->shards);
-    for (uint32_t i = 0; i < n; i++)
-        words_add(&self->shards, endpoints[i]);
+    free_shards(self);
+    self->shards = need_alloc(n * sizeof *self->shards);
+    for (; self->n_shards < n; self->n_shards++)
+        self->shards[self->n_shards] = need_text(endpoints[self->n_shards]);
 }
 
 void service_init(struct service *self)
@@ -255,7 +265,7 @@ void service_init(struct service *self)
 void service_fini(struct service *self)
 {
     reduces_fini(&self->reduces);
-    words_clear(&self->shards);
+    free_shards(self);
     free(self->commands);
     self->commands = NULL;
 }

@@ -5,7 +5,6 @@
 
 #include "broker/broker.h"
 #include "broker/session/session.h"
-#include "tests/support/clock_manual.h"
 #include "tests/support/test.h"
 
 struct testpeer;

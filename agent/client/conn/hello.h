@@ -15,7 +15,9 @@
 /* The newest answer to a HELLO: immutable and reference-counted. */
 struct conn_hello {
     uint32_t refs;
-    Replay__HelloReply *says; /* with defaults filled in and '*' replaced in endpoints */
+    Replay__Reply *wire;
+    /* Borrowed from it, with defaults filled in and '*' replaced in endpoints. */
+    const Replay__HelloReply *says;
     struct conn_arena *arena; /* the broker's memory; NULL: it is not here */
 };
 
