@@ -183,36 +183,38 @@ rp_status net_pass_init(struct net_pass *self, const struct net *net, uint32_t m
     return RP_OK;
 }
 
-/* Goes through the images and their patches, which have one row for each position: copies the pixels into the patches, or the
- * reverse: derivatives by patches add up in the pixels that they share. The pixels of a kernel's row are adjacent in the image. */
-static void each_run(const struct net *net, const struct net_pass *pass, const float *from, float *sums)
+/* Writes one row of patches for each position. The pixels of a kernel's row are adjacent in the image. */
+static void gather_patches(const struct net *net, struct net_pass *pass)
 {
     const struct net_spec *spec = &net->spec;
     uint32_t rows = spec->height - spec->kernel + 1, columns = spec->width - spec->kernel + 1;
     size_t run = (size_t)spec->kernel * spec->planes, line = (size_t)spec->width * spec->planes;
-    float *patch = pass->patches;
-    for (uint32_t item = 0; item < pass->batch; item++)
+    float *out = pass->patches;
+    for (uint32_t item = 0; item < pass->batch; item++) {
+        const float *image = pass->input + (size_t)item * spec->inputs;
         for (uint32_t y = 0; y < rows; y++)
             for (uint32_t x = 0; x < columns; x++)
-                for (uint32_t k = 0; k < spec->kernel; k++, patch += run) {
-                    size_t at = (size_t)item * spec->inputs + (y + k) * line + (size_t)x * spec->planes;
-                    if (sums)
-                        kernel_sum_rows(patch, 1, (uint32_t)run, sums + at);
-                    else
-                        memcpy(patch, from + at, run * sizeof *patch);
-                }
-}
-
-static void gather_patches(const struct net *net, struct net_pass *pass)
-{
-    each_run(net, pass, pass->input, NULL);
+                for (uint32_t k = 0; k < spec->kernel; k++, out += run)
+                    memcpy(out, image + (y + k) * line + (size_t)x * spec->planes, run * sizeof *out);
+    }
     pass->patched = true;
 }
 
+/* The reverse: derivatives by patches add up in the pixels that they share. */
 static void scatter_patches(const struct net *net, const struct net_pass *pass, float *d_input)
 {
-    memset(d_input, 0, (size_t)pass->batch * net->spec.inputs * sizeof *d_input);
-    each_run(net, pass, NULL, d_input);
+    const struct net_spec *spec = &net->spec;
+    uint32_t rows = spec->height - spec->kernel + 1, columns = spec->width - spec->kernel + 1;
+    size_t run = (size_t)spec->kernel * spec->planes, line = (size_t)spec->width * spec->planes;
+    const float *in = pass->patches;
+    memset(d_input, 0, (size_t)pass->batch * spec->inputs * sizeof *d_input);
+    for (uint32_t item = 0; item < pass->batch; item++) {
+        float *image = d_input + (size_t)item * spec->inputs;
+        for (uint32_t y = 0; y < rows; y++)
+            for (uint32_t x = 0; x < columns; x++)
+                for (uint32_t k = 0; k < spec->kernel; k++, in += run)
+                    kernel_sum_rows(in, 1, (uint32_t)run, image + (y + k) * line + (size_t)x * spec->planes);
+    }
 }
 
 static bool is_small(uint32_t k, uint32_t n)
