@@ -17,7 +17,6 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/io.h"
-#include "proto/base/need.h"
 
 enum { ENTRY_BYTES = 16, CHECKSUM_BYTES = 4, DATA_ALIGN = 64 };
 
@@ -269,7 +268,9 @@ static rp_status open_block(const uint8_t *block, size_t size, struct tensor **t
                        "the header of the weights is not valid: %" PRIu32 " tensors; at most %u are "
                        "possible",
                        *n, WEIGHTS_MAX_TENSORS);
-    *table = need_alloc((*n + 1) * sizeof **table);
+    *table = calloc(*n > 0 ? *n : 1, sizeof **table);
+    if (*table == NULL)
+        return err_set(err, RP_NO_MEMORY, "no memory for the table of %" PRIu32 " tensors", *n);
     rp_status status = read_table(&walk, *table, *n, err);
     if (status != RP_OK) {
         free(*table);
@@ -370,10 +371,10 @@ static void make_bf16(struct tensor *tensors, uint32_t n, uint16_t *memory)
 rp_status weights_bf16(const void *block, size_t size, uint8_t **out, size_t *out_size, rp_error *err)
 {
     uint32_t n = 0;
-    struct tensor *tensors = need_alloc(WEIGHTS_MAX_TENSORS * sizeof *tensors);
+    struct tensor *tensors = calloc(WEIGHTS_MAX_TENSORS, sizeof *tensors);
     uint8_t *aligned = NULL;
     uint16_t *memory = malloc(size / 2 + 1);
-    rp_status status = memory ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", size);
+    rp_status status = tensors && memory ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", size);
     if (status == RP_OK && (uintptr_t)block % sizeof(uint32_t)) {
         aligned = malloc(size);
         status = aligned ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", size);

@@ -41,7 +41,7 @@ struct chaos {
     _Atomic uint32_t count; /* books in use */
     _Atomic uint32_t kills[SHARDBED_MOST];
     _Atomic int64_t zero_ns; /* when shard 0 was last away; INT64_MAX: it is */
-    /* Shards that were stopped for so long that nobody waits for them any more, and those of them that go on again. */
+    /* Faults that have stopped a shard for most of a second or longer, and those of them that are over. */
     _Atomic uint32_t long_stops, long_stops_over;
     _Atomic int64_t late_ns; /* the longest time that a thread woke up late: how busy the machine is */
     _Atomic int64_t actor_ns, learner_ns, zero_learner_ns; /* longest waits; the last: while shard 0 was away, too */

@@ -115,6 +115,7 @@ def starved(place):
         if "actors waited " not in run.text():
             return run, actors
         ended(run)
+    check("disturbed" in run.text() or "limited by others" in run.text(), "actors wait first where nothing disturbs them", run.text())
     return None
 
 

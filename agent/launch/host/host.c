@@ -64,8 +64,8 @@ struct host_process {
 
 /* A line, or a file that is read piece by piece as the queue has room. They leave in order. */
 struct host_parcel {
-    struct text line; /* empty: a file */
-    struct host_file file;
+    struct text line;
+    struct host_file file; /* fd is -1: a line */
 };
 
 struct host {
@@ -237,6 +237,7 @@ static void send_line(struct host *self, const struct host_line *line, const str
     struct host_parcel *parcel = need_alloc(sizeof *parcel);
     parcel->file.fd = -1;
     host_line_write(&parcel->line, line, bytes ? bytes->data : NULL, bytes ? bytes->size : 0);
+    parcel->line.failed |= bytes && bytes->failed;
     zlistx_add_end(self->parcels, parcel);
 }
 
@@ -255,7 +256,7 @@ static rp_status queue_file(struct host *self, const char *path, const char *nam
 static void feed_first(struct host *self)
 {
     struct host_parcel *parcel = zlistx_first(self->parcels);
-    if (parcel->line.size > 0)
+    if (parcel->file.fd < 0)
         host_writer_add(&self->writer, &parcel->line);
     else if (host_file_send(&parcel->file, &self->writer))
         return;

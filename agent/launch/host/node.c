@@ -430,8 +430,8 @@ static void tend_children(struct node *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
         struct node_child *child = self->children[i];
-        if (process_ended(&child->process,
-                          &child->status)) /* told at once: what it has written may take long to follow */
+        /* The end itself is told at once: what the process has written may take long to follow. */
+        if (process_ended(&child->process, &child->status))
             say(self, .type = "exited", .id = child->id);
     }
     forward_all(self);
