@@ -386,6 +386,7 @@ CASE(a_broker_comes_back_without_a_table)
     stream_open(&stream, client, 10, true);
     stream_add(&stream, "u", ITEMS);
     broker_process_stop(f, SIGTERM);
+    wait_until(rp_client_get_state(client) == RP_CLIENT_CONNECTING); /* items sent to the old one would be in doubt */
     stream_write(&stream, "t", MANY);
     broker_process_again(f, "  - {name: u, max_size: 300}\n");
     assert_int_equal(rp_writer_flush(stream.writer, 0, WAIT, &err), RP_NOT_FOUND);
