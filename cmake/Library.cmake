@@ -45,7 +45,7 @@ replay_library(replayserver
         ${CMAKE_DL_LIBS}
     LIBRARIES zmq czmq protobuf-c lz4 yaml isal ${CMAKE_DL_LIBS})
 
-# libzmq calls functions of this library once a broker has started (broker/peer/imports.h), and may stay longer than the library.
+# libzmq calls functions of this library once a broker has started (broker/peer/guard.c), and may stay longer than the library.
 target_link_options(replayserver PRIVATE -Wl,-z,nodelete)
 
 include(CMakePackageConfigHelpers)

@@ -31,6 +31,13 @@ struct book {
     uint32_t found[TABLES];         /* times that it was found in its table */
 };
 
+/* One or two shards that are struck at once. */
+struct strike {
+    int64_t start_ns, pause_ns;
+    uint32_t n, shard[2], kind[2]; /* 0: killed, 1: stopped, 2: its connections were cut */
+};
+#define MOST_STRIKES 100000u
+
 struct chaos {
     struct shardbed set;
     uint32_t n; /* shards */
@@ -41,9 +48,10 @@ struct chaos {
     _Atomic uint32_t count; /* books in use */
     _Atomic uint32_t kills[SHARDBED_MOST];
     _Atomic int64_t zero_ns; /* when shard 0 was last away; INT64_MAX: it is */
-    /* Faults that have stopped a shard for most of a second or longer, and those of them that are over. */
-    _Atomic uint32_t long_stops, long_stops_over;
-    _Atomic int64_t late_ns; /* the longest time that a thread woke up late: how busy the machine is */
+    struct strike *strikes;  /* in order; [n_strikes] */
+    _Atomic uint32_t n_strikes;
+    /* The longest time that a thread woke up late, and that a small file took to be written: how busy the machine is. */
+    _Atomic int64_t late_ns, disk_ns;
     _Atomic int64_t actor_ns, learner_ns, zero_learner_ns; /* longest waits; the last: while shard 0 was away, too */
     _Atomic uint64_t sampled[TABLES], taken, batches;
     _Atomic uint64_t ignored; /* updates: for shards that were away for long */
@@ -53,10 +61,13 @@ struct chaos {
     uint32_t n_doubts, doubts_capacity;
     uint32_t older;         /* items with a priority that is not the last one */
     double lowest, highest; /* sum of the cursors */
-    char why[512];          /* what a learner said that it waited for, when it had waited for long */
 };
 
 void chaos_sleep(double seconds);
+void chaos_raise(_Atomic int64_t *most, int64_t value);
+/* Prints a line. */
+void chaos_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same, and the run has failed. */
 void chaos_complain(struct chaos *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
 rp_client *chaos_connect(struct chaos *self, uint32_t shard, const char *name);
 

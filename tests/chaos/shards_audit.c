@@ -4,6 +4,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "tests/chaos/shards.h"
+#include "tests/support/tempdir.h"
 
 #define SHORT_MS 300
 #define LONG_MS 60000
@@ -42,12 +43,6 @@ static rp_status ask_list(struct conn *conn, uint32_t table, uint64_t cursor, Re
 
 /* ---- cursors ---- */
 
-static void note_late(struct chaos *self, int64_t late_ns)
-{
-    if (late_ns > atomic_load(&self->late_ns))
-        atomic_store(&self->late_ns, late_ns);
-}
-
 /* Returns the cursor of a shard; NaN: it did not answer. */
 static double cursor_of(struct chaos *self, struct conn *conn, uint32_t shard)
 {
@@ -66,12 +61,18 @@ static double cursor_of(struct chaos *self, struct conn *conn, uint32_t shard)
 void *audit_watch(void *arg)
 {
     struct chaos *self = arg;
+    static uint8_t block[64 << 10];
+    char file[96];
     rp_client *client = chaos_connect(self, 1, "watch");
+    snprintf(file, sizeof file, "%s/watch", self->set.dir);
     while (client && atomic_load(&self->phase) != STOP) {
-        int64_t before = clock_ns();
+        int64_t before = clock_ns(), woken;
         double sum = 0;
         chaos_sleep(0.05);
-        note_late(self, clock_ns() - before - NS_PER_S / 20);
+        woken = clock_ns();
+        chaos_raise(&self->late_ns, woken - before - NS_PER_S / 20);
+        file_write(file, block, sizeof block, 0600);
+        chaos_raise(&self->disk_ns, clock_ns() - woken);
         for (uint32_t s = 0; s < self->n; s++)
             sum += cursor_of(self, client_shard(client, s), s);
         if (isnan(sum))

@@ -1,6 +1,7 @@
 /* Writers, learners and consumers, each a thread with a client of its own. */
 
 #include "proto/base/clock.h"
+#include "proto/base/text.h"
 #include "tests/chaos/shards.h"
 
 #define LONG_MS 60000
@@ -36,13 +37,6 @@ struct role {
 };
 
 static struct role writers[WRITERS], samplers[SAMPLERS];
-
-static void raise_to(_Atomic int64_t *most, int64_t value)
-{
-    int64_t seen = atomic_load(most);
-    while (value > seen && !atomic_compare_exchange_weak(most, &seen, value))
-        ;
-}
 
 /* ---- writers ---- */
 
@@ -80,7 +74,7 @@ struct step {
         rp_status status;                                                                                              \
         while ((status = (call)) == RP_DEADLINE_EXCEEDED && clock_ns() - start < 60 * NS_PER_S)                        \
             ;                                                                                                          \
-        raise_to(&(self)->chaos->actor_ns, clock_ns() - start);                                                        \
+        chaos_raise(&(self)->chaos->actor_ns, clock_ns() - start);                                                     \
         if (status != RP_OK && (status != RP_IN_DOUBT || (self)->chaos->journal))                                      \
             chaos_complain((self)->chaos, "a writer's call failed: %s", err.text);                                     \
     } while (0)
@@ -176,14 +170,35 @@ static void check_batch(struct chaos *self, const rp_batch *batch, uint32_t tabl
     atomic_fetch_add(&self->batches, 1);
 }
 
-/* A batch came after this time, when so many long stops were over: another shard than 0 may cost at most 2 s, and so may the next one
- * that stops before the batch is there. */
-static void note_wait(struct chaos *self, int64_t from_ns, uint32_t over)
+/* Writes the strikes since this time, the newest first. Returns their pauses in sum, of each at most what it may cost. */
+static int64_t strikes_since(const struct chaos *self, int64_t from_ns, struct text *out)
 {
-    uint32_t stops = atomic_load(&self->long_stops) - over;
-    int64_t wait = clock_ns() - from_ns - (stops > 1 ? (stops - 1) * PAUSE_NS : 0);
+    static const char *const kinds[] = {"killed", "stopped", "cut off"};
+    int64_t sum = 0;
+    for (uint32_t i = atomic_load(&self->n_strikes); i-- > 0;) {
+        const struct strike *one = &self->strikes[i];
+        if (one->start_ns + one->pause_ns < from_ns)
+            break;
+        sum += one->pause_ns < PAUSE_NS ? one->pause_ns : PAUSE_NS;
+        for (uint32_t k = 0; k < one->n; k++)
+            text_add(out, "; %u %s at %.2f s for %.2f s", one->shard[k], kinds[one->kind[k]],
+                     (double)(one->start_ns - from_ns) * 1e-9, (double)one->pause_ns * 1e-9);
+    }
+    return sum;
+}
+
+/* A batch came after this time: faults may cost 2 s, or each as long as it lasts, and none more than 2 s, if they follow each other. */
+static void note_wait(struct chaos *self, int64_t from_ns, const char *said)
+{
+    struct text strikes = {0};
+    int64_t sum = strikes_since(self, from_ns, &strikes);
+    int64_t wait = clock_ns() - from_ns - (sum > PAUSE_NS ? sum - PAUSE_NS : 0);
     bool zero = atomic_load(&self->zero_ns) > from_ns - NS_PER_S;
-    raise_to(zero ? &self->zero_learner_ns : &self->learner_ns, wait);
+    chaos_raise(zero ? &self->zero_learner_ns : &self->learner_ns, wait);
+    if (wait > PAUSE_NS)
+        chaos_say("a learner waited for %.2f s%s: %s%s", (double)wait * 1e-9, zero ? " (with shard 0 away)" : "", said,
+                  strikes.data ? strikes.data : "");
+    text_fini(&strikes);
 }
 
 /* Gives new priorities to the items that are this learner's own. */
@@ -243,7 +258,7 @@ static void *sampler_main(void *arg)
     rp_sampler *sampler = new_sampler(chaos, client, part);
     rp_updater *updater = client && part->updates ? rp_updater_new(client, table_names[part->table], NULL, &err) : NULL;
     int64_t last = 0;
-    uint32_t over = 0;
+    char said[512] = "";
     while (sampler && atomic_load(&chaos->phase) <= (consumes ? DRAIN : RUN)) {
         rp_batch *batch;
         rp_batch_arrays arrays;
@@ -255,7 +270,7 @@ static void *sampler_main(void *arg)
             sampler = new_sampler(chaos, client, part);
         } else if (status == RP_OK) {
             if (last && !consumes)
-                note_wait(chaos, last, over);
+                note_wait(chaos, last, said);
             check_batch(chaos, batch, part->table, books, &arrays);
             if (updater)
                 update(self, updater, books, &arrays);
@@ -263,12 +278,10 @@ static void *sampler_main(void *arg)
                 take(self, sampler, part->table, books, arrays.n);
             rp_batch_release(&batch);
             last = clock_ns();
-            over = atomic_load(&chaos->long_stops_over);
-        } else if (status == RP_DEADLINE_EXCEEDED && part->updates && last && clock_ns() - last > LONG_NS) {
-            pthread_mutex_lock(&chaos->lock);
-            snprintf(chaos->why, sizeof chaos->why, "%s", err.text);
-            pthread_mutex_unlock(&chaos->lock);
-        } else if (status != RP_DEADLINE_EXCEEDED) {
+            said[0] = '\0';
+        } else if (status == RP_DEADLINE_EXCEEDED) {
+            snprintf(said, sizeof said, "%s", err.text);
+        } else {
             chaos_complain(chaos, "a sample of '%s' failed: %s", table_names[part->table], err.text);
         }
         if (part->on_demand && !consumes)
