@@ -320,15 +320,36 @@ static uint32_t take_groups(struct waiter *self, uint32_t n, uint64_t most)
     return taken;
 }
 
+/* Returns how many more of the samples that it lacks the limiter allows. A whole batch is allowed before its first pick, or not at
+ * all: items that leave with its picks do not end it, though there may be fewer than min_size then. */
+static uint64_t allowed(const struct waiter *self, bool begins, uint64_t lacks)
+{
+    const struct table *table = self->table;
+    if (self->paid)
+        return table_is_ready(table) ? lacks : 0;
+    return self->whole && begins ? lacks : table_sampleable(table, lacks);
+}
+
+/* True if it may pick, or go on. */
+static bool may_fill(const struct waiter *self)
+{
+    if (!self->whole || self->picks.n)
+        return true;
+    if (missing_items(self) || table_sampleable(self->table, self->want) < self->want)
+        return false;
+    EFFECT(self->table->loop, together, (size_t)self->want * PICK_BYTES + PICKS_BYTES);
+    return true;
+}
+
 static void fill_groups(struct waiter *self)
 {
     struct table *table = self->table;
     uint32_t size = table->in.groups.size;
-    if (missing_items(self) || (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want))
+    bool begins = self->picks.n == 0;
+    if (!may_fill(self))
         return;
     while (self->picks.n + self->empty < self->want && !self->full) {
-        uint64_t left = self->want - self->picks.n - self->empty;
-        uint64_t most = !self->paid ? table_sampleable(table, left) : table_is_ready(table) ? left : 0;
+        uint64_t most = allowed(self, begins, self->want - self->picks.n - self->empty);
         uint64_t n = most / size; /* fewer: the next group may be one without all members */
         n = n == 0 || table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE;
         if (most == 0 || take_groups(self, (uint32_t)n, most < size ? most : size) < n)
@@ -348,30 +369,19 @@ void waiter_count_empty(struct waiter *self)
     }
 }
 
-static void fill_allowed(struct waiter *self)
+static void fill_items(struct waiter *self)
 {
     struct table *table = self->table;
-    if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
-        return;
-    if (missing_items(self))
+    bool begins = self->picks.n == 0;
+    if (!may_fill(self))
         return;
     while (self->picks.n < self->want && !self->full) {
-        uint64_t n = table_sampleable(table, self->want - self->picks.n);
+        uint64_t n = allowed(self, begins, self->want - self->picks.n);
         if (table->one_by_one && n > 1 && !hides_at_once(self))
             n = 1;
         if (n > PICK_AT_ONCE)
             n = PICK_AT_ONCE;
-        if (n == 0 || waiter_take(self, (uint32_t)n) == 0)
-            return;
-    }
-}
-
-static void fill_paid(struct waiter *self)
-{
-    struct table *table = self->table;
-    while (self->picks.n < self->want && !self->full && table_is_ready(table)) {
-        uint32_t n = self->want - self->picks.n;
-        uint32_t got = waiter_take(self, table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE);
+        uint32_t got = n ? waiter_take(self, (uint32_t)n) : 0;
         if (!waiter_is_counted(self))
             limiter_refund(&table->limiter, got);
         if (got == 0)
@@ -383,10 +393,8 @@ static void fill(struct waiter *self)
 {
     if (self->table->in.groups.slots)
         fill_groups(self);
-    else if (self->paid)
-        fill_paid(self);
     else
-        fill_allowed(self);
+        fill_items(self);
 }
 
 static __attribute__((noinline)) void fill_traced(struct waiter *self)

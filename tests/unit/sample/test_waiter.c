@@ -132,6 +132,20 @@ TEST(a_whole_batch_takes_all_or_nothing, NULL, end)
     assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
 }
 
+/* The first two items leave with their third pick, and there are fewer than min_size then. */
+TEST(a_whole_batch_goes_on_below_min_size, NULL, end)
+{
+    begin("max_size: 100, max_times_sampled: 3, sampler: {kind: fifo}, limiter: {kind: min_size, min_size: 4}");
+    testpeer_inserted(peer, "t", 1, 5, 1);
+    struct testpeer_answer *answer = testpeer_good(peer, testpeer_sample(peer, "t", 10, 0, WHOLE));
+    assert_int_equal(answer->reply->sample->n_key, 10);
+    assert_false(answer->reply->sample->partial);
+    assert_int_equal(table()->in.size, 2);
+    assert_int_equal(table()->limiter.samples, 10);
+    answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, WHOLE));
+    testpeer_refused(answer, RP_DEADLINE_EXCEEDED, "needs 2 more inserts");
+}
+
 /* ---- without replacement ---- */
 
 static void assert_distinct(const struct testpeer_answer *answer)
