@@ -48,11 +48,13 @@ struct chaos {
     _Atomic uint32_t count; /* books in use */
     _Atomic uint32_t kills[SHARDBED_MOST];
     _Atomic int64_t zero_ns; /* when shard 0 was last away; INT64_MAX: it is */
-    struct strike *strikes;  /* in order; [n_strikes] */
+    struct strike *strikes;  /* oldest first; n_strikes are valid */
     _Atomic uint32_t n_strikes;
-    /* The longest time that a thread woke up late, and that a small file took to be written: how busy the machine is. */
-    _Atomic int64_t late_ns, disk_ns;
-    _Atomic int64_t actor_ns, learner_ns, zero_learner_ns; /* longest waits; the last: while shard 0 was away, too */
+    /* How busy the machine is: the longest time that a thread woke up late; the time in all that small files took to be written, and
+     * since when one is; 0: none is. */
+    _Atomic int64_t late_ns, disk_ns, disk_since_ns;
+    /* Longest waits (chaos_waited), of learners without what stops may cost; the last: while shard 0 was away, too. */
+    _Atomic int64_t actor_ns, learner_ns, zero_learner_ns;
     _Atomic uint64_t sampled[TABLES], taken, batches;
     _Atomic uint64_t ignored; /* updates: for shards that were away for long */
     _Atomic uint32_t complaints;
@@ -63,6 +65,14 @@ struct chaos {
     double lowest, highest; /* sum of the cursors */
 };
 
+/* When a wait has begun, and how long the disk had taken for files until then. */
+struct moment {
+    int64_t ns, disk_ns;
+};
+struct moment chaos_moment(const struct chaos *self);
+/* Returns the time since then. With a journal all shards wait while the disk takes nothing for seconds, as a busy machine's may: twice
+ * that time does not count. */
+int64_t chaos_waited(const struct chaos *self, struct moment since);
 void chaos_sleep(double seconds);
 void chaos_raise(_Atomic int64_t *most, int64_t value);
 /* Prints a line. */

@@ -71,8 +71,10 @@ void *audit_watch(void *arg)
         chaos_sleep(0.05);
         woken = clock_ns();
         chaos_raise(&self->late_ns, woken - before - NS_PER_S / 20);
+        atomic_store(&self->disk_since_ns, woken);
         file_write(file, block, sizeof block, 0600);
-        chaos_raise(&self->disk_ns, clock_ns() - woken);
+        atomic_fetch_add(&self->disk_ns, clock_ns() - woken);
+        atomic_store(&self->disk_since_ns, 0);
         for (uint32_t s = 0; s < self->n; s++)
             sum += cursor_of(self, client_shard(client, s), s);
         if (isnan(sum))

@@ -5,7 +5,6 @@
 #include "tests/chaos/shards.h"
 
 #define LONG_MS 60000
-#define LONG_NS (3 * NS_PER_S / 2) /* for a learner to wait */
 
 /* What a sampler does. Consumers of tables that remove items run until the end, stop now and then, and are slower than
  * the writers, so that every shard has items, and is asked. The others run while there are faults, and their waits are
@@ -70,11 +69,11 @@ struct step {
 /* Repeats a call that timed out, and notes how long it took in all. Without a journal, a call may say that items are in doubt. */
 #define PERSIST(self, call)                                                                                            \
     do {                                                                                                               \
-        int64_t start = clock_ns();                                                                                    \
+        struct moment start = chaos_moment((self)->chaos);                                                             \
         rp_status status;                                                                                              \
-        while ((status = (call)) == RP_DEADLINE_EXCEEDED && clock_ns() - start < 60 * NS_PER_S)                        \
+        while ((status = (call)) == RP_DEADLINE_EXCEEDED && clock_ns() - start.ns < 60 * NS_PER_S)                     \
             ;                                                                                                          \
-        chaos_raise(&(self)->chaos->actor_ns, clock_ns() - start);                                                     \
+        chaos_raise(&(self)->chaos->actor_ns, chaos_waited((self)->chaos, start));                                     \
         if (status != RP_OK && (status != RP_IN_DOUBT || (self)->chaos->journal))                                      \
             chaos_complain((self)->chaos, "a writer's call failed: %s", err.text);                                     \
     } while (0)
@@ -170,16 +169,19 @@ static void check_batch(struct chaos *self, const rp_batch *batch, uint32_t tabl
     atomic_fetch_add(&self->batches, 1);
 }
 
-/* Writes the strikes since this time, the newest first. Returns their pauses in sum, of each at most what it may cost. */
+/* Writes the strikes since this time, the newest first. Returns what those that stopped a shard may have cost: each as long as it
+ * lasted since then, and at most PAUSE_NS. */
 static int64_t strikes_since(const struct chaos *self, int64_t from_ns, struct text *out)
 {
     static const char *const kinds[] = {"killed", "stopped", "cut off"};
     int64_t sum = 0;
     for (uint32_t i = atomic_load(&self->n_strikes); i-- > 0;) {
         const struct strike *one = &self->strikes[i];
-        if (one->start_ns + one->pause_ns < from_ns)
+        int64_t lasted = one->start_ns + one->pause_ns - (one->start_ns > from_ns ? one->start_ns : from_ns);
+        if (lasted < 0)
             break;
-        sum += one->pause_ns < PAUSE_NS ? one->pause_ns : PAUSE_NS;
+        if (one->kind[0] == 1 || (one->n > 1 && one->kind[1] == 1))
+            sum += lasted < PAUSE_NS ? lasted : PAUSE_NS;
         for (uint32_t k = 0; k < one->n; k++)
             text_add(out, "; %u %s at %.2f s for %.2f s", one->shard[k], kinds[one->kind[k]],
                      (double)(one->start_ns - from_ns) * 1e-9, (double)one->pause_ns * 1e-9);
@@ -187,17 +189,17 @@ static int64_t strikes_since(const struct chaos *self, int64_t from_ns, struct t
     return sum;
 }
 
-/* A batch came after this time: faults may cost 2 s, or each as long as it lasts, and none more than 2 s, if they follow each other. */
-static void note_wait(struct chaos *self, int64_t from_ns, const char *said)
+/* A batch came after this time. PAUSE_NS is allowed, or what all stops meanwhile may cost. */
+static void note_wait(struct chaos *self, struct moment since, const char *said)
 {
     struct text strikes = {0};
-    int64_t sum = strikes_since(self, from_ns, &strikes);
-    int64_t wait = clock_ns() - from_ns - (sum > PAUSE_NS ? sum - PAUSE_NS : 0);
-    bool zero = atomic_load(&self->zero_ns) > from_ns - NS_PER_S;
+    int64_t sum = strikes_since(self, since.ns, &strikes), all = clock_ns() - since.ns;
+    int64_t wait = chaos_waited(self, since) - (sum > PAUSE_NS ? sum - PAUSE_NS : 0);
+    bool zero = atomic_load(&self->zero_ns) > since.ns - NS_PER_S;
     chaos_raise(zero ? &self->zero_learner_ns : &self->learner_ns, wait);
-    if (wait > PAUSE_NS)
-        chaos_say("a learner waited for %.2f s%s: %s%s", (double)wait * 1e-9, zero ? " (with shard 0 away)" : "", said,
-                  strikes.data ? strikes.data : "");
+    if (all > PAUSE_NS)
+        chaos_say("a learner waited for %.2f s, of which %.2f s count%s: %s%s", (double)all * 1e-9, (double)wait * 1e-9,
+                  zero ? " (with shard 0 away)" : "", said, strikes.data ? strikes.data : "");
     text_fini(&strikes);
 }
 
@@ -257,7 +259,7 @@ static void *sampler_main(void *arg)
     rp_client *client = chaos_connect(chaos, self->number, part->name);
     rp_sampler *sampler = new_sampler(chaos, client, part);
     rp_updater *updater = client && part->updates ? rp_updater_new(client, table_names[part->table], NULL, &err) : NULL;
-    int64_t last = 0;
+    struct moment last = {0};
     char said[512] = "";
     while (sampler && atomic_load(&chaos->phase) <= (consumes ? DRAIN : RUN)) {
         rp_batch *batch;
@@ -269,7 +271,7 @@ static void *sampler_main(void *arg)
             rp_sampler_destroy(&sampler);
             sampler = new_sampler(chaos, client, part);
         } else if (status == RP_OK) {
-            if (last && !consumes)
+            if (last.ns && !consumes)
                 note_wait(chaos, last, said);
             check_batch(chaos, batch, part->table, books, &arrays);
             if (updater)
@@ -277,7 +279,7 @@ static void *sampler_main(void *arg)
             if (consumes)
                 take(self, sampler, part->table, books, arrays.n);
             rp_batch_release(&batch);
-            last = clock_ns();
+            last = chaos_moment(chaos);
             said[0] = '\0';
         } else if (status == RP_DEADLINE_EXCEEDED) {
             snprintf(said, sizeof said, "%s", err.text);

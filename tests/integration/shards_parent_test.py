@@ -90,8 +90,10 @@ def test_names_that_were_chosen_stay():
         eventually(parent.file.exists, what="the endpoints file")
         paths = [line.split("ipc://")[1] for line in parent.file.read_text().splitlines() if line.startswith("shard.1.")]
         assert len(paths) == 3 and all(map(listens, paths))
+        parent.process.send_signal(signal.SIGSTOP)  # it would be faster otherwise
         os.kill(next(pid for pid in children(parent.process.pid) if state_of(pid)[0] == "replay-shard-1"), signal.SIGKILL)
         eventually(lambda: not listens(paths[0]), what="the end of the shard")
+        parent.process.send_signal(signal.SIGCONT)
         eventually(lambda: all(map(listens, paths)), what="the shard's return to its sockets")
         assert parent.end() == 0
 

@@ -48,7 +48,7 @@ struct host_options {
     const char *folder;         /* of the run, at home */
     const char *here;           /* of the user's file, at home */
     struct guard *guard;
-    int64_t lease_ns; /* without a word for this long each side gives the other up; 0: 15 s */
+    int64_t lease_ns; /* without a word for this long each side gives the other up; at least some seconds; 0: 15 s */
 };
 
 /* The answer to the question whether a TCP connection from there to an endpoint of home works. */

@@ -1,5 +1,6 @@
 #include "agent/launch/host/host_line.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <json-c/json.h>
 #include <math.h>
@@ -79,6 +80,7 @@ static struct json_object *member(struct json_object *object, const char *name)
 void host_line_write(struct text *out, const struct host_line *line, const void *bytes, size_t size)
 {
     struct json_object *object = json_object_new_object();
+    assert(size <= HOST_DATA_MOST);
     for (size_t i = 0; i < N_ROWS; i++) {
         struct json_object *value = make_member(rows[i].kind, (const char *)line + rows[i].offset);
         if (value)

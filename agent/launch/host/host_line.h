@@ -20,7 +20,7 @@ struct json_object; /* json-c */
 /* ---- what a line says ---- */
 
 /* Lines of all types, in both directions. A member that is 0, false or NULL is not written, and one that is missing, or of another
- * type, is read as that; a text with a NUL is none. The texts of a line that was read belong to the reader. */
+ * type, is read as that; a text that contains a NUL is read as NULL. The texts of a line that was read belong to the reader. */
 struct host_line {
     const char *type;
     int64_t id; /* of a process: its number in its place */
@@ -29,7 +29,7 @@ struct host_line {
     const char *version, *here, *cwd, *hostname, *model, *work, *programs, *address;
     double cores, memory; /* also what a process uses */
     bool python;
-    /* ---- start (its bytes are words, each with a NUL: so many of the command, then the environment), started, end, ended */
+    /* ---- start (its bytes are words, each with a NUL: `words` of them are the command, the rest the environment), started, end, ended */
     const char *name;
     int64_t words, pid, status;
     bool kill;

@@ -341,9 +341,9 @@ static rp_status start(struct node *self, struct node_child *child, const char *
 /* The words of an order to start: those of the command, NULL, the environment, NULL. They lie in the message; NULL: it is damaged. */
 static const char **split_words(const struct host_message *message)
 {
-    const char *at = (const char *)message->bytes, *end = at + message->size;
-    if (message->size == 0 || end[-1] != '\0' || message->line->words <= 0)
+    if (message->size == 0 || message->bytes[message->size - 1] != '\0' || message->line->words <= 0)
         return NULL;
+    const char *at = (const char *)message->bytes, *end = at + message->size;
     const char **list = need_alloc((message->size + 2) * sizeof *list);
     int64_t n = 0;
     for (size_t i = 0; at < end; at += strlen(at) + 1) {

@@ -103,7 +103,7 @@ class Atoms:
 
 
 def made(run, make):
-    """What make(env, config) gives, with the seed of the run."""
+    """Seeds torch from the run, and returns make(env, config)."""
     torch.manual_seed(run.seeds(1)[0] % 2**63)
     with run.environments(1) as env:
         return make(env, run.config)

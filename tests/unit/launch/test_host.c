@@ -375,7 +375,7 @@ CASE(no_carrier)
 
 CASE(other_version)
 {
-    hostbed_connect_script(f, "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"0.0.0-other\"}'; exec cat");
+    hostbed_connect_script(f, "echo '@rp {\"type\":\"ready\",\"version\":\"0.0.0-other\"}'; exec cat");
     hostbed_await(f, host_info(f->host)->state == HOST_LOST);
     assert_true(strstr(host_info(f->host)->reason, "0.0.0-other") != NULL);
 }

@@ -189,7 +189,7 @@ CASE(hostile)
         fprintf(lines, "@rp %s\n", others[i]);
     fclose(lines);
     hostbed_connect_script(
-        f, textf("echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"%s\",\"cores\":NaN,\"work\":"
+        f, textf("echo '@rp {\"type\":\"ready\",\"version\":\"%s\",\"cores\":NaN,\"work\":"
                  "\"relative\"}'; " AFTER_START "cat '%s/lines'; exec cat >/dev/null",
                  rp_version(), f->dir));
     hostbed_await(f, host_info(f->host)->state == HOST_READY);

@@ -117,7 +117,7 @@ CASE(last_state)
 TEST(endless_files)
 {
     static const char script[] =
-        "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"'\"$RP_VERSION\"'\",\"cores\":1,\"work\":\"/x\"}'; "
+        "echo '@rp {\"type\":\"ready\",\"version\":\"'\"$RP_VERSION\"'\",\"cores\":1,\"work\":\"/x\"}'; "
         "while read -r x; do case \"$x\" in *start*) break;; esac; done; "
         "cat >/dev/null <&0 & echo '@rp {\"type\":\"exited\",\"id\":1}'; "
         "while sleep 0.02; do echo '@rp "
