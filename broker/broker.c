@@ -288,8 +288,9 @@ void broker_run(struct broker *self)
 
 /* ---- the end ---- */
 
-/* Uses the system's clock: a test's clock may not move. */
-void broker_settle(struct broker *self, int64_t timeout_ns)
+/* Waits until every record is durable and every message has been sent, without new input. Uses the system's clock: a test's clock may not
+ * move. */
+static void settle(struct broker *self, int64_t timeout_ns)
 {
     int64_t start = clock_ns(), now = start, end = now + timeout_ns, log_ns = now + NS_PER_S;
     for (;; now = clock_ns()) {
@@ -351,7 +352,7 @@ void broker_finish(struct broker *self)
     self->closed = !self->stream->journal;
     if (self->checkpoints)
         checkpoint_exit(self->checkpoints, exit_turn, self);
-    broker_settle(self, PEER_DRAIN_NS + FINISH_NS);
+    settle(self, PEER_DRAIN_NS + FINISH_NS);
 }
 
 void broker_memory_settings(void)
@@ -550,11 +551,6 @@ struct broker *broker_new_local(const struct broker_config *config, struct clock
     return create(config, clock, NULL, channels, err);
 }
 
-void broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n)
-{
-    service_set_shards(&self->service, endpoints, n);
-}
-
 rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err)
 {
     struct text text = {0};
@@ -576,7 +572,7 @@ void broker_destroy(struct broker **at)
     if (!self)
         return;
     if (self->stream) {
-        broker_settle(self, self->stream->trouble[0] ? 0 : DESTROY_NS);
+        settle(self, self->stream->trouble[0] ? 0 : DESTROY_NS);
         /* What is freed now is not recorded as removed, and messages whose record is not durable are not sent. */
         stream_record(self->stream, false);
         self->store.freed = NULL;

@@ -86,11 +86,6 @@ void broker_checkpoint(struct broker *self);
 void broker_drain(struct broker *self);
 /* Drains, makes the last checkpoint, and waits until everything that clients were told is durable. */
 void broker_finish(struct broker *self);
-/* Waits until every record is durable and every message has been sent, without new input. */
-void broker_settle(struct broker *self, int64_t timeout_ns);
-/* Tells clients from now on where all n shards are, whose service endpoints are copied. For shards that learn of each other's
- * endpoints after they were bound; in any other case the configuration has them. */
-void broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n);
 /* Writes "service tcp://...", "ingest ...", "events ...", and "http ..." unless it is "", to a file, atomically. */
 rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err);
 

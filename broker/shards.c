@@ -50,9 +50,14 @@ rp_status shards_join(const struct shard_link *link, const char *const own[SHARD
 
 /* ---- the ports of the run before */
 
-/* Gives an address that stands for any free port the port of another one. */
+/* Gives an address that stands for any free port the port of another one, and one that stands for any ipc name that name. */
 static void take_port(char **address, const char *from)
 {
+    if (strcspn(*address, "*") < strlen(*address) && strncmp(from, "ipc://", 6) == 0) {
+        free(*address);
+        *address = need_text(from);
+        return;
+    }
     const char *own = strrchr(*address, ':'), *port = strrchr(from, ':');
     if (!own || (strcmp(own, ":0") != 0 && strcmp(own, ":*") != 0) || !port)
         return;
@@ -64,15 +69,23 @@ static void take_port(char **address, const char *from)
     *address = moved;
 }
 
+/* What a shard binds, in the order of enum shard_endpoint. */
+#define BOUND 4u
+static const char *const bound_names[BOUND] = {"service", "ingest", "events", "http"};
+
+static char **bound_address(struct broker_config *config, uint32_t i)
+{
+    char **const addresses[BOUND] = {&config->service, &config->ingest, &config->events, &config->http};
+    return addresses[i];
+}
+
 /* Lines of shard 0 have plain names, those of the others begin with "shard.N.". */
 void shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file)
 {
-    static const char *const names[] = {"service", "ingest", "events", "http"};
-    char **const addresses[] = {&config->service, &config->ingest, &config->events, &config->http};
-    for (uint32_t i = 0; i < 4; i++) {
-        char *name = shard ? need_print("shard.%u.%s", shard, names[i]) : need_text(names[i]), *before;
+    for (uint32_t i = 0; i < BOUND; i++) {
+        char *name = shard ? need_print("shard.%u.%s", shard, bound_names[i]) : need_text(bound_names[i]), *before;
         if (endpoint_from_file(endpoints_file, name, &before, NULL) == RP_OK)
-            take_port(addresses[i], before);
+            take_port(bound_address(config, i), before);
         free(before);
         free(name);
     }
@@ -137,15 +150,14 @@ static void parent_stop(struct parent *self, int signal_number)
 
 static void print_shard(const struct parent *self, uint32_t number, struct text *out)
 {
-    static const char *const names[] = {"service", "ingest", "events", "http"};
-    static const uint32_t which[] = {SHARD_TOLD_SERVICE, SHARD_TOLD_INGEST, SHARD_TOLD_EVENTS, SHARD_HTTP};
-    for (uint32_t i = 0; i < 4; i++) {
+    static const uint32_t which[BOUND] = {SHARD_TOLD_SERVICE, SHARD_TOLD_INGEST, SHARD_TOLD_EVENTS, SHARD_HTTP};
+    for (uint32_t i = 0; i < BOUND; i++) {
         const char *value = self->endpoints[number].text[which[i]];
         if (!value[0])
             continue;
         if (number)
             text_add(out, "shard.%u.", number);
-        text_add(out, "%s %s\n", names[i], value);
+        text_add(out, "%s %s\n", bound_names[i], value);
     }
 }
 
@@ -199,21 +211,6 @@ static void parent_read_link(struct parent *self, struct shard *shard)
     tell_all(self);
 }
 
-/* At a restart a shard binds what it had. */
-static void use_endpoints(struct broker_config *config, const struct shard_endpoints *endpoints)
-{
-    char **const keys[] = {&config->service, &config->ingest, &config->events, &config->http};
-    for (uint32_t i = 0; i < 4; i++) {
-        const char *text = endpoints->text[i];
-        if (!text[0])
-            continue;
-        if (i == SHARD_HTTP && strncmp(text, "http://", 7) == 0) /* kept as an address: http://HOST:PORT/... */
-            text += 7;
-        free(*keys[i]);
-        *keys[i] = need_print("%.*s", (int)(i == SHARD_HTTP ? strcspn(text, "/") : strlen(text)), text);
-    }
-}
-
 /* In the new process. */
 static void become(struct parent *self, uint32_t number, int link, pid_t parent)
 {
@@ -237,9 +234,9 @@ static void become(struct parent *self, uint32_t number, int link, pid_t parent)
         self->status = status == RP_INVALID_ARGUMENT ? 2 : 1;
         return;
     }
-    if (self->shards[number].known)
-        use_endpoints(config, &self->endpoints[number]);
-    else if (self->again)
+    for (uint32_t i = 0; i < BOUND && self->shards[number].known; i++) /* at a restart it binds what it had */
+        take_port(bound_address(config, i), self->endpoints[number].text[i]);
+    if (!self->shards[number].known && self->again)
         shards_bind_again(config, number, self->endpoints_file);
     self->status = self->serve(self->ctx, config, &(struct shard_link){link, self->endpoints, number, self->n});
 }

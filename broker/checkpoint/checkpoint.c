@@ -898,8 +898,9 @@ static void finish(struct checkpoints *self, struct checkpoint *run)
     checkpoint_free(run);
 }
 
-void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok)
+void checkpoint_finished(void *checkpoints, uint64_t number, bool ok)
 {
+    struct checkpoints *self = checkpoints;
     struct checkpoint *run = self->running;
     if (!run || run->number != number)
         return;
@@ -958,12 +959,7 @@ static uint64_t ops_bytes(const void *ctx)
     return bytes > self->base_bytes ? bytes : self->base_bytes;
 }
 
-static void ops_finished(void *ctx, uint64_t number, bool ok)
-{
-    checkpoint_finished(ctx, number, ok);
-}
-
-static const struct checkpoint_ops ops = {ops_activity, ops_bytes, ops_finished};
+static const struct checkpoint_ops ops = {ops_activity, ops_bytes, checkpoint_finished};
 
 /* ---- life ---- */
 

@@ -3,7 +3,6 @@
  * again are kept. */
 #include "broker/checkpoint/restore.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -525,29 +524,16 @@ static void selections_restore(struct loading *self)
     }
 }
 
-/* Reads checkpoint.load: *number is the checkpoint, 0 the newest; *salvage: a journal that is not whole is loaded, too.
- * False: start from nothing, or *status is an error. */
-static bool what_to_load(const struct broker_config *config, uint64_t *number, bool *salvage, rp_status *status,
-                         rp_error *err)
+/* Reads checkpoint.load, which was checked: *number is the checkpoint, 0 the newest; *salvage: a journal that is not whole is loaded, too.
+ * False: start from nothing. */
+static bool what_to_load(const struct broker_config *config, uint64_t *number, bool *salvage)
 {
-    const char *load = config->checkpoint_load && config->checkpoint_load[0] ? config->checkpoint_load : "newest";
-    *number = 0;
-    *status = RP_OK;
-    if (strcmp(load, "none") == 0)
-        return false;
+    const char *load = config->checkpoint_load ? config->checkpoint_load : "";
+    int64_t chosen = 0;
+    (void)schema_parse_int(load, &chosen);
+    *number = (uint64_t)chosen;
     *salvage = strcmp(load, "salvage") == 0;
-    if (*salvage || strcmp(load, "newest") == 0)
-        return true;
-    char *end;
-    errno = 0;
-    *number = strtoull(load, &end, 10);
-    if (errno || *end || *number == 0 || load[0] < '0' || load[0] > '9') {
-        *status = err_set(err, RP_INVALID_ARGUMENT,
-                          "checkpoint.load is '%.64s': it must be newest, salvage, none, or the number of a checkpoint",
-                          load);
-        return false;
-    }
-    return true;
+    return strcmp(load, "none") != 0;
 }
 
 static void log_notes(const struct load *files)
@@ -617,12 +603,11 @@ static rp_status restore_files(struct loading *self, uint64_t number, bool salva
 rp_status restore(const struct durable_state *state, struct stream *stream, rp_error *err)
 {
     uint64_t number;
-    rp_status status;
-    bool salvage = false;
+    bool salvage;
     stream->start.next = folder_next(&stream->folder, DISK_CHECKPOINT);
-    if (!what_to_load(state->config, &number, &salvage, &status, err)) {
+    if (!what_to_load(state->config, &number, &salvage)) {
         stream->start.flags = START_FRESH;
-        return status;
+        return RP_OK;
     }
     int64_t start_ns = clock_now(&state->loop->clock);
     struct loading self;
@@ -631,7 +616,7 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
     self.stream = stream;
     bool journal = stream->journal;
     stream_record(stream, false); /* what is restored is on disk already */
-    status = restore_files(&self, number, salvage, err);
+    rp_status status = restore_files(&self, number, salvage, err);
     stream_record(stream, journal);
     const struct load *files = &self.files;
     if (status == RP_OK) {

@@ -239,6 +239,7 @@ struct journal {
     uint32_t n;
     bool cut;
     bool anchored; /* it continues a checkpoint, or begins with the first segment, so its entries can be applied */
+    bool over;     /* nothing more of it can be applied */
 };
 
 /* Lists the segments from `from` on, with their limits, which follow from the STARTs of later segments. */
@@ -297,8 +298,8 @@ static uint64_t count_inserts(struct reader *reader, uint64_t limit)
     return n;
 }
 
-/* Notes what is lost: the rest of segment `index`, if the reader is in it, and the segments after it. */
-static void note_lost(const struct journal *self, uint32_t index, struct reader *in)
+/* Ends the journal, and notes what is lost: the rest of segment `index`, if the reader is in it, and the segments after it. */
+static void note_lost(struct journal *self, uint32_t index, struct reader *in)
 {
     struct load *load = self->load;
     uint64_t bytes = in ? in->bytes - in->offset : 0, inserts = in ? count_inserts(in, self->segments[index].limit) : 0;
@@ -311,6 +312,7 @@ static void note_lost(const struct journal *self, uint32_t index, struct reader 
             inserts += count_inserts(&reader, self->segments[i].limit);
         reader_close(&reader);
     }
+    self->over = true;
     load->whole = false;
     load->lost_inserts = inserts;
     note(load, true,
@@ -332,11 +334,12 @@ static void journal_cut(const struct journal *self, const struct reader *reader)
 
 /* The journal ends where the reader stands: there is no whole record. With nothing sound behind it, the broker ended while
  * it wrote that record. */
-static void journal_broken(const struct journal *self, uint32_t index, struct reader *reader, const char *why)
+static void journal_broken(struct journal *self, uint32_t index, struct reader *reader, const char *why)
 {
     struct load *load = self->load;
     uint64_t left = reader->bytes - reader->offset;
     bool last = true;
+    self->over = true;
     for (uint32_t i = index + 1; i < self->n; i++)
         last &= !counts(&self->segments[i]) || is_empty(self, &self->segments[i]);
     uint64_t bad = reader->offset;
@@ -375,9 +378,9 @@ static uint64_t record_news(struct record_view record, uint64_t limit)
     return news;
 }
 
-/* Applies one record of a segment. *go_on is false: the journal cannot be applied any further. */
+/* Applies one record of a segment. */
 static rp_status journal_record(struct journal *self, uint32_t index, struct reader *reader, struct record_view record,
-                                bool *go_on, rp_error *err)
+                                rp_error *err)
 {
     struct load *load = self->load;
     uint64_t limit = self->segments[index].limit, news = record_news(record, limit);
@@ -395,7 +398,6 @@ static rp_status journal_record(struct journal *self, uint32_t index, struct rea
         load->end = applied.stop;
     if (status == RP_NO_MEMORY)
         return err_set(err, status, "%s", why.text);
-    *go_on = status == RP_OK;
     if (status != RP_OK) {
         note(load, true, "%s: %s. The journal is applied up to there", reader->name, why.text);
         note_lost(self, index, reader);
@@ -406,14 +408,13 @@ static rp_status journal_record(struct journal *self, uint32_t index, struct rea
 /* Applies one segment from offset `from` on; the process that wrote what is before that also wrote the checkpoint, and named its
  * tables there. */
 static rp_status journal_records(struct journal *self, uint32_t index, struct reader *reader, uint64_t from,
-                                 bool *go_on, rp_error *err)
+                                 rp_error *err)
 {
     uint64_t limit = self->segments[index].limit;
     struct record_view record;
-    *go_on = true;
     if (from)
         reader_seek(reader, from);
-    while (*go_on && disk_at(reader->number, reader->offset) < limit) {
+    while (!self->over && disk_at(reader->number, reader->offset) < limit) {
         rp_error why = {0};
         rp_status status = reader_next(reader, &record, &why);
         if (status == RP_END_OF_STREAM)
@@ -422,12 +423,10 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
             return err_set(err, status, "%s", why.text);
         if (status == RP_IO)
             return journal_unread(&why, err);
-        if (status == RP_OK) {
-            RP_TRY(journal_record(self, index, reader, record, go_on, err));
-        } else {
+        if (status == RP_OK)
+            RP_TRY(journal_record(self, index, reader, record, err));
+        else
             journal_broken(self, index, reader, why.text);
-            *go_on = false;
-        }
     }
     return RP_OK;
 }
@@ -445,29 +444,25 @@ static bool journal_follows(const struct journal *self, uint32_t index)
     return segment->number == before->number + 1 || segment->start.previous == before->number;
 }
 
-static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t from, bool *go_on, rp_error *err)
+static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t from, rp_error *err)
 {
     struct segment *segment = &self->segments[index];
-    *go_on = true;
     if (!counts(segment))
         return RP_OK;
     if (segment->readable && !journal_follows(self, index)) {
         note(self->load, true, "segment %llu does not continue segment %llu: what lies between is missing",
              (unsigned long long)segment->number, (unsigned long long)self->segments[index - 1].number);
         note_lost(self, index, NULL);
-        *go_on = false;
         return RP_OK;
     }
     struct reader reader;
     rp_error why = {0};
     rp_status status = reader_open(&reader, self->folder, DISK_SEGMENT, segment->number, &why);
-    *go_on = false;
     if (status == RP_IO)
         return journal_unread(&why, err);
     if (status != RP_OK && segment->bytes < FILE_HEAD_BYTES) {
         note(self->load, false, "segment %llu was just created when the broker ended, and is empty",
              (unsigned long long)segment->number);
-        *go_on = true;
         return RP_OK;
     }
     if (status != RP_OK) {
@@ -475,7 +470,7 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
         note_lost(self, index + 1, NULL);
         return RP_OK;
     }
-    status = journal_records(self, index, &reader, from, go_on, err);
+    status = journal_records(self, index, &reader, from, err);
     reader_close(&reader);
     return status;
 }
@@ -511,17 +506,14 @@ static rp_status load_journal(struct load *load, const struct folder *folder, bo
             self.anchored = true;
         }
     rp_status status = RP_OK;
-    bool go_on = true;
     if (place && self.n && self.segments[0].number != disk_number(place) && self.segments[0].readable &&
         self.segments[0].start.after != place) {
         note(load, true, "segment %llu, with which the journal after checkpoint %llu begins, is missing",
              (unsigned long long)disk_number(place), (unsigned long long)load->checkpoint);
         note_lost(&self, 0, NULL);
-        go_on = false;
     }
-    for (uint32_t i = first; i < self.n && go_on && status == RP_OK; i++)
-        status = journal_segment(&self, i, self.segments[i].number == disk_number(place) ? disk_offset(place) : 0,
-                                 &go_on, err);
+    for (uint32_t i = first; i < self.n && !self.over && status == RP_OK; i++)
+        status = journal_segment(&self, i, self.segments[i].number == disk_number(place) ? disk_offset(place) : 0, err);
     free(self.segments);
     return status;
 }

@@ -89,33 +89,30 @@ static rp_status reader_fill(struct reader *self, size_t want, rp_error *err)
     return RP_OK;
 }
 
+/* Returns what the buffer holds from the offset on. */
+static const uint8_t *here(const struct reader *self)
+{
+    return self->buffer + (self->offset - self->buffer_at);
+}
+
 rp_status reader_next(struct reader *self, struct record_view *out, rp_error *err)
 {
     if (self->offset >= self->bytes)
         return err_set(err, RP_END_OF_STREAM, "%s ends", self->name);
-    uint64_t left = self->bytes - self->offset;
-    size_t have = left < sizeof(struct record_head) ? (size_t)left : sizeof(struct record_head);
-    RP_TRY(reader_fill(self, have, err));
-    uint64_t at = disk_at(self->number, self->offset + self->moved);
-    const uint8_t *start = self->buffer + (self->offset - self->buffer_at);
+    uint64_t left = self->bytes - self->offset, at = disk_at(self->number, self->offset + self->moved);
+    size_t have = left < sizeof(struct record_head) ? (size_t)left : sizeof(struct record_head), whole = 0;
     rp_error why = {0};
-    size_t whole = 0;
-    rp_status status = RP_OK;
-    if (have == sizeof(struct record_head)) {
-        status = record_check_head(start, at, &whole, &why);
-        if (status == RP_OK) {
-            have = whole < left ? whole : (size_t)left;
-            /* A record that is cut short is not read, because its size may be wrong. */
-            if (whole <= left)
-                RP_TRY(reader_fill(self, have, err));
-            start = self->buffer + (self->offset - self->buffer_at);
-        }
+    RP_TRY(reader_fill(self, have, err));
+    rp_status status = record_check_head(here(self), have, at, &whole, &why);
+    if (status == RP_OK && whole > left) /* it is not read, because its size may be wrong */
+        status = err_set(&why, RP_BAD_MESSAGE, "the record there is cut short: %zu of %zu bytes", (size_t)left, whole);
+    if (status == RP_OK) {
+        RP_TRY(reader_fill(self, whole, err));
+        status = record_check(here(self), whole, &why);
     }
-    if (status == RP_OK)
-        status = record_check(start, have, at, &whole, &why);
     if (status != RP_OK)
         return err_set(err, status, "%s at offset %llu: %s", self->name, (unsigned long long)self->offset, why.text);
-    *out = (struct record_view){start, whole, at};
+    *out = (struct record_view){here(self), whole, at};
     self->offset += whole;
     return RP_OK;
 }
@@ -125,11 +122,11 @@ rp_status reader_last(struct reader *self, struct record_view *out, rp_error *er
     self->piece = HEADS_BYTES;
     for (uint64_t next = self->offset; next < self->bytes;) {
         self->offset = next;
-        size_t whole = 0;
-        if (self->bytes - next < sizeof(struct record_head))
+        size_t have = sizeof(struct record_head), whole = 0;
+        if (self->bytes - next < have)
             return err_set(err, RP_BAD_MESSAGE, "%s is cut short", self->name);
-        RP_TRY(reader_fill(self, sizeof(struct record_head), err));
-        RP_TRY(record_check_head(self->buffer + (next - self->buffer_at), disk_at(self->number, next), &whole, err));
+        RP_TRY(reader_fill(self, have, err));
+        RP_TRY(record_check_head(here(self), have, disk_at(self->number, next), &whole, err));
         next += whole;
     }
     return reader_next(self, out, err);
@@ -142,7 +139,7 @@ static bool reader_is_sound(struct reader *self, uint64_t least, uint64_t *budge
     struct record_head head;
     struct record_view record;
     uint64_t found = self->offset, cost;
-    memcpy(&head, self->buffer + (found - self->buffer_at), sizeof head);
+    memcpy(&head, here(self), sizeof head);
     cost = head.size + self->filled;
     if (disk_number(head.at) != self->number || disk_offset(head.at) < least || head.size > self->bytes - found ||
         cost > *budget)
@@ -161,7 +158,7 @@ bool reader_resync(struct reader *self)
     const size_t head = sizeof(struct record_head);
     uint64_t from = self->offset, moved = self->moved, budget = 64 * self->bytes;
     while (self->offset + head <= self->bytes && reader_fill(self, head, NULL) == RP_OK) {
-        const uint8_t *start = self->buffer + (self->offset - self->buffer_at);
+        const uint8_t *start = here(self);
         size_t have = self->filled - (size_t)(self->offset - self->buffer_at);
         const uint8_t *hit = memmem(start, have - head + sizeof magic, &magic, sizeof magic);
         self->offset += hit ? (size_t)(hit - start) : have - head;
@@ -182,13 +179,13 @@ static rp_status chunk_here(struct reader *self, struct chunk_view *out, rp_erro
     if (self->bytes < sizeof head || self->offset > self->bytes - sizeof head)
         return err_set(err, RP_DATA_LOSS, "the file ends before it");
     RP_TRY(reader_fill(self, sizeof head, err));
-    memcpy(&head, self->buffer + (self->offset - self->buffer_at), sizeof head);
+    memcpy(&head, here(self), sizeof head);
     if (head.type != ENTRY_CHUNK || head.size < sizeof head || head.size > RECORD_MOST)
         return err_set(err, RP_DATA_LOSS, "there is no chunk");
     if (head.size > self->bytes - self->offset)
         return err_set(err, RP_DATA_LOSS, "the file ends in it");
     RP_TRY(reader_fill(self, head.size, err));
-    const uint8_t *body = self->buffer + (self->offset - self->buffer_at) + sizeof head;
+    const uint8_t *body = here(self) + sizeof head;
     struct entry_view entry = {head.type, head.table, body, head.size - sizeof head,
                                disk_at(self->number, self->offset)};
     RP_TRY(entry_check(&entry, err));

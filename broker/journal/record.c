@@ -32,9 +32,11 @@ void record_seal(uint8_t *record, size_t size, uint64_t at)
     memcpy(record, &head, sizeof head);
 }
 
-rp_status record_check_head(const uint8_t *data, uint64_t at, size_t *size, rp_error *err)
+rp_status record_check_head(const uint8_t *data, size_t room, uint64_t at, size_t *size, rp_error *err)
 {
     struct record_head head;
+    if (room < sizeof head)
+        return err_set(err, RP_BAD_MESSAGE, "the record there is cut short: %zu bytes of its head", room);
     memcpy(&head, data, sizeof head);
     if (head.magic != RECORD_MAGIC || head.zero != 0)
         return err_set(err, RP_BAD_MESSAGE, "no record starts there");
@@ -47,20 +49,13 @@ rp_status record_check_head(const uint8_t *data, uint64_t at, size_t *size, rp_e
     return RP_OK;
 }
 
-rp_status record_check(const uint8_t *data, size_t room, uint64_t at, size_t *size, rp_error *err)
+rp_status record_check(const uint8_t *data, size_t size, rp_error *err)
 {
-    if (room < sizeof(struct record_head))
-        return err_set(err, RP_BAD_MESSAGE, "the record there is cut short: %zu bytes of its head", room);
-    size_t whole = 0;
-    RP_TRY(record_check_head(data, at, &whole, err));
-    if (whole > room)
-        return err_set(err, RP_BAD_MESSAGE, "the record there is cut short: %zu of %zu bytes", room, whole);
     struct record_head head;
     memcpy(&head, data, sizeof head);
-    if (head.crc != record_crc(data, whole))
-        return err_set(err, RP_BAD_MESSAGE, "the checksum of the record there (%zu bytes) is wrong", whole);
-    *size = whole;
-    return RP_OK;
+    return head.crc == record_crc(data, size)
+               ? RP_OK
+               : err_set(err, RP_BAD_MESSAGE, "the checksum of the record there (%zu bytes) is wrong", size);
 }
 
 struct entry_reader entry_reader(struct record_view record)

@@ -68,11 +68,11 @@ static inline size_t entry_padded(size_t size)
  * and below, records start at addresses that are multiples of 8. */
 void record_seal(uint8_t *record, size_t size, uint64_t at);
 
-/* Checks that `data` (room bytes) starts with a whole record that belongs at `at`. RP_OK: *size is its size with its
- * head. RP_BAD_MESSAGE: cut short, wrong checksum, or of another place; err says which. */
-rp_status record_check(const uint8_t *data, size_t room, uint64_t at, size_t *size, rp_error *err);
-/* Checks the head alone, of which all bytes are there. *size: of the whole record. */
-rp_status record_check_head(const uint8_t *data, uint64_t at, size_t *size, rp_error *err);
+/* Checks that `data` (room bytes) starts with the head of a record that belongs at `at`. RP_OK: *size is the size of the record with its
+ * head. RP_BAD_MESSAGE: cut short, or of another place; err says which. */
+rp_status record_check_head(const uint8_t *data, size_t room, uint64_t at, size_t *size, rp_error *err);
+/* Checks the checksum of a whole record whose head was checked. */
+rp_status record_check(const uint8_t *data, size_t size, rp_error *err);
 
 /* A record that was checked. */
 struct record_view {

@@ -38,6 +38,22 @@ void journal_put_ordinal(struct recorder *to, const struct ordinals *ordinals)
 
 /* ---- tables ---- */
 
+static struct entry_limiter limiter_body(const struct limiter *limiter)
+{
+    return (struct entry_limiter){
+        .kind = (uint32_t)limiter->kind,
+        .changed_from = limiter->changed_from,
+        .samples_per_insert = limiter->samples_per_insert,
+        .min_size = limiter->min_size,
+        .min_diff = limiter->min_diff,
+        .max_diff = limiter->max_diff,
+        .offset = limiter->offset,
+        .inserts = limiter->inserts,
+        .samples = limiter->samples,
+        .deletes = limiter->deletes,
+    };
+}
+
 void journal_put_table(struct recorder *to, const struct table *table)
 {
     Replay__TableInfo info = REPLAY__TABLE_INFO__INIT;
@@ -55,7 +71,7 @@ void journal_put_table(struct recorder *to, const struct table *table)
     struct entry_table *entry =
         recorder_entry(to, ENTRY_TABLE, table->id, sizeof *entry + replay__table_info__get_packed_size(&info));
     *entry = (struct entry_table){
-        .limiter = journal_limiter_body(&table->limiter),
+        .limiter = limiter_body(&table->limiter),
         .slots = table->capacity,
         .resets = table->resets,
     };
@@ -308,7 +324,7 @@ static void effect_insert(struct recorder *to, struct table *table, uint32_t slo
     uint32_t n = item->span.n;
     for (uint32_t i = 0; i < n; i++)
         if (stream_lacks(stream, chunks[i]))
-            (void)stream_chunk(stream, chunks[i]); /* cannot fail: large chunks were put there by stream_chunks_first */
+            (void)stream_chunk(stream, chunks[i]); /* cannot fail: large chunks were put there by effect_prepare */
     struct layout *layout = layouts_at(stream->state.layouts, item->span.layout);
     if (__builtin_expect(!layout->journaled, 0)) {
         journal_put_layout(&stream->out, layout);
@@ -337,26 +353,10 @@ static void effect_group(struct recorder *to, struct table *table, uint32_t slot
     journal_put_group(to, table, &table->in, slot);
 }
 
-struct entry_limiter journal_limiter_body(const struct limiter *limiter)
-{
-    return (struct entry_limiter){
-        .kind = (uint32_t)limiter->kind,
-        .changed_from = limiter->changed_from,
-        .samples_per_insert = limiter->samples_per_insert,
-        .min_size = limiter->min_size,
-        .min_diff = limiter->min_diff,
-        .max_diff = limiter->max_diff,
-        .offset = limiter->offset,
-        .inserts = limiter->inserts,
-        .samples = limiter->samples,
-        .deletes = limiter->deletes,
-    };
-}
-
 static void effect_limiter(struct recorder *to, struct table *table)
 {
     struct entry_limiter *entry = recorder_entry(to, ENTRY_LIMITER, table->id, sizeof *entry);
-    *entry = journal_limiter_body(&table->limiter);
+    *entry = limiter_body(&table->limiter);
 }
 
 /* Returns the record's last entry if it is a pick of the same sample. */
@@ -480,9 +480,16 @@ static void effect_stage_end(struct recorder *to, const struct param_stage *stag
     put_whole(to, stage->name, stage->value->shape.put, 0, 0);
 }
 
+/* The data of a chunk larger than this is copied by the disk writer, not by the core thread. */
+#define LARGE_CHUNK (RECORD_BYTES / 2)
+
+/* Writes the large chunks of an item; the others need no memory. */
 static bool effect_prepare(struct recorder *to, struct chunk *const *chunks, uint32_t n)
 {
-    return stream_chunks_first(stream_of(to), chunks, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (chunks[i]->bytes > LARGE_CHUNK && !stream_chunk(stream_of(to), chunks[i]))
+            return false;
+    return true;
 }
 
 static const struct effects effects = {
@@ -508,8 +515,6 @@ static const struct effects effects = {
 /* While the disk writer has this many records, a small one is kept back and grows. */
 #define OUTSTANDING_ENOUGH 2u
 #define SMALL_RECORD (256u << 10)
-/* The data of a chunk larger than this is copied by the disk writer, not by the core thread. */
-#define LARGE_CHUNK (RECORD_BYTES / 2)
 
 /* ---- segments */
 
@@ -687,6 +692,12 @@ static void chunk_put(struct stream *self, struct chunk *chunk)
     stream_chunk_known(self, chunk);
 }
 
+static void chunk_dead(void *stream, const struct chunk *chunk)
+{
+    struct stream *self = stream;
+    segments_use(&self->segments, disk_number(chunk->at), -(int64_t)chunk_disk_bytes(chunk));
+}
+
 bool stream_chunk(struct stream *self, struct chunk *chunk)
 {
     return !stream_lacks(self, chunk) || stream_chunk_again(self, chunk);
@@ -698,27 +709,14 @@ bool stream_chunk_again(struct stream *self, struct chunk *chunk)
     if (!chunk_is_in_message(chunk) && !recorder_reserve(&self->out, need))
         return false;
     if (chunk->at)
-        stream_chunk_dead(self, chunk);
+        chunk_dead(self, chunk);
     chunk_put(self, chunk);
-    return true;
-}
-
-bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (chunks[i]->bytes > LARGE_CHUNK && !stream_chunk(self, chunks[i]))
-            return false;
     return true;
 }
 
 void stream_chunk_known(struct stream *self, const struct chunk *chunk)
 {
     segments_use(&self->segments, disk_number(chunk->at), (int64_t)chunk_disk_bytes(chunk));
-}
-
-void stream_chunk_dead(struct stream *self, const struct chunk *chunk)
-{
-    segments_use(&self->segments, disk_number(chunk->at), -(int64_t)chunk_disk_bytes(chunk));
 }
 
 #define SEGMENT_BYTES (UINT64_C(256) << 20)
@@ -953,11 +951,6 @@ static rp_status open_writer(struct stream *self, rp_error *err)
     return RP_OK;
 }
 
-static void chunk_freed(void *ctx, const struct chunk *chunk)
-{
-    stream_chunk_dead(ctx, chunk);
-}
-
 rp_status stream_open(struct stream **out, const struct durable_state *state, rp_error *err)
 {
     const struct broker_config *config = state->config;
@@ -978,7 +971,7 @@ rp_status stream_open(struct stream **out, const struct durable_state *state, rp
         stream_close(&self, 0);
         return status;
     }
-    state->store->freed = chunk_freed;
+    state->store->freed = chunk_dead;
     state->store->freed_ctx = self;
     *out = self;
     return RP_OK;

@@ -129,11 +129,8 @@ static inline bool stream_lacks(const struct stream *self, const struct chunk *c
 bool stream_chunk(struct stream *self, struct chunk *chunk);
 /* Writes the chunk again and sets its new place: to move it out of a sparse segment. */
 bool stream_chunk_again(struct stream *self, struct chunk *chunk);
-/* Writes the large chunks of an item before it is inserted; the others need no memory. False: no memory. */
-bool stream_chunks_first(struct stream *self, struct chunk *const *chunks, uint32_t n);
-/* A chunk that lies in a segment was restored, or is freed. */
+/* A chunk that lies in a segment was restored. */
 void stream_chunk_known(struct stream *self, const struct chunk *chunk);
-void stream_chunk_dead(struct stream *self, const struct chunk *chunk);
 /* Returns NULL if there is no such segment. */
 struct segment_use *segments_find(const struct segments *self, uint64_t number);
 /* Removes a segment that nobody needs. Does nothing for the segment being written. */
@@ -188,6 +185,5 @@ void journal_put_reply(struct recorder *to, uint64_t client, uint64_t id, const 
 struct entry_insert journal_insert_body(const struct item *item, uint32_t slot);
 /* Puts the ENTRY_GROUP of an item of a table with groups, before its ENTRY_INSERT or ENTRY_ITEM. */
 void journal_put_group(struct recorder *to, const struct table *table, const struct contents *in, uint32_t slot);
-struct entry_limiter journal_limiter_body(const struct limiter *limiter);
 
 #endif

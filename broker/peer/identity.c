@@ -174,23 +174,13 @@ struct identity *identity_by_key(struct identities *self, const uint8_t *public_
     return known ? known : add(self, public_key);
 }
 
-static int64_t either(int64_t own, int64_t common)
-{
-    return own >= 0 ? own : common;
-}
-
 static void set_identity(struct identity *self, const struct allowed_key *key, const struct quota *common)
 {
     struct quota before = self->quota;
     memcpy(self->name, key->name, sizeof self->name);
     self->roles = key->roles;
-    self->quota = (struct quota){
-        .sessions = either(key->quota.sessions, common->sessions),
-        .granted_bytes = either(key->quota.granted_bytes, common->granted_bytes),
-        .waiting = either(key->quota.waiting, common->waiting),
-        .unread_bytes = either(key->quota.unread_bytes, common->unread_bytes),
-        .inserts_per_second = either(key->quota.inserts_per_second, common->inserts_per_second),
-    };
+    self->quota = *common;
+    quota_replace(&self->quota, &key->quota);
     self->limited = memcmp(&before, &self->quota, sizeof before) != 0;
     atomic_store_explicit(&self->unread->most, self->quota.unread_bytes, memory_order_relaxed);
 }

@@ -112,10 +112,13 @@ void request_put_tracing(const struct peers *peers, struct text *out)
         *out = grown;
 }
 
-/* Sends a header that is encoded in out, which is taken, and the answer's payload. */
-static void send_encoded(struct peers *peers, const struct envelope *to, uint64_t id, struct text *out,
-                         const struct answer *answer)
+/* Encodes and sends an answer with its payload. keep_for: the client that may ask for it again; 0: nobody may. */
+static void send_answer(struct peers *peers, const struct envelope *to, uint64_t id, const struct answer *answer,
+                        uint64_t keep_for)
 {
+    struct text encoded, *out = &encoded;
+    if (encode(out, id, answer) && keep_for)
+        kept_replies_add(&peers->kept_replies, peers->loop, &(struct kept_reply){keep_for, id, out->bytes, out->size});
     zmq_msg_t header;
     if (trace_on(&peers->loop->trace))
         request_put_tracing(peers, out);
@@ -150,16 +153,9 @@ static void send_encoded(struct peers *peers, const struct envelope *to, uint64_
     peer_send(peers, to, &header, answer->payload, answer->n_payload);
 }
 
-static void keep(struct peers *peers, uint64_t client, uint64_t id, const struct text *reply)
-{
-    kept_replies_add(&peers->kept_replies, peers->loop, &(struct kept_reply){client, id, reply->bytes, reply->size});
-}
-
 void request_send(struct peers *peers, const struct envelope *to, uint64_t id, const struct answer *answer)
 {
-    struct text out;
-    encode(&out, id, answer);
-    send_encoded(peers, to, id, &out, answer);
+    send_answer(peers, to, id, answer, 0);
 }
 
 void request_fail(struct peers *peers, const struct envelope *to, uint64_t id, rp_status status, const char *text)
@@ -169,23 +165,16 @@ void request_fail(struct peers *peers, const struct envelope *to, uint64_t id, r
 
 void request_finish(struct peers *peers, const struct wait *wait, uint32_t field, const ProtobufCMessage *body)
 {
-    struct answer answer = {.status = RP_OK, .field = field, .body = body};
-    struct text out;
-    if (encode(&out, wait->id, &answer))
-        keep(peers, wait->client, wait->id, &out);
-    send_encoded(peers, &wait->to, wait->id, &out, &answer);
+    send_answer(peers, &wait->to, wait->id, &(struct answer){.status = RP_OK, .field = field, .body = body},
+                wait->client);
 }
 
 void request_reply(struct peers *peers, struct request *request, const struct answer *answer)
 {
-    struct text out;
-    uint64_t id = request->head.id;
     request->answered = true;
     /* A reply that does not wait for the journal tells of no change: the request may be done twice. */
     bool remember = request->remember && !peers->commit.ahead && answer->status == RP_OK;
-    if (encode(&out, id, answer) && remember)
-        keep(peers, request->head.client, id, &out);
-    send_encoded(peers, &request->from, id, &out, answer);
+    send_answer(peers, &request->from, request->head.id, answer, remember ? request->head.client : 0);
 }
 
 void request_ok(struct peers *peers, struct request *request, uint32_t field, const ProtobufCMessage *body)

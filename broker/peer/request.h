@@ -74,7 +74,7 @@ bool request_repeat(struct peers *peers, struct request *request);
 
 /* What a request waits for, in words. */
 struct wait_text {
-    char table[256];
+    const char *table; /* borrowed; NULL: no table */
     uint64_t count, got;
     char text[512];
 };

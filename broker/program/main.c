@@ -426,7 +426,7 @@ static rp_status join_shards(struct broker *broker, const char *http, const stru
     if (!link)
         return RP_OK;
     RP_TRY(shards_join(link, own, all, err));
-    broker_set_shards(broker, all, link->n);
+    service_set_shards(&broker->service, all, link->n);
     return RP_OK;
 }
 
@@ -471,7 +471,8 @@ static int serve(const struct options *options, const struct broker_config *conf
     return status;
 }
 
-static int run(const struct options *options, const struct broker_config *config, const struct shard_link *link)
+/* ctx: the options. link: in the process of a shard that a parent has started; otherwise NULL. */
+static int run(void *ctx, struct broker_config *config, const struct shard_link *link)
 {
     rp_error err = {0};
     pthread_t hangups;
@@ -483,17 +484,11 @@ static int run(const struct options *options, const struct broker_config *config
         fputs("replay-broker: no memory for a thread\n", stderr);
         return 1;
     }
-    int status = serve(options, config, link);
+    int status = serve(ctx, config, link);
     atomic_store(&ended, true);
     pthread_kill(hangups, SIGHUP);
     pthread_join(hangups, NULL);
     return status;
-}
-
-/* In the process of a shard that a parent has started. */
-static int run_child(void *ctx, struct broker_config *config, const struct shard_link *link)
-{
-    return run(ctx, config, link);
 }
 
 /* Each page asks all shards, so their pages have one key, which only this process and its children know. */
@@ -507,7 +502,7 @@ static int run_parent(struct options *options, struct broker_config *config, con
     if (config->http[0])
         options->has_page_key = key_make(&options->page_key, "page", NULL) == RP_OK;
     config_make_parts(config, config_folder(config));
-    int status = shards_run(config, path, options->again, run_child, options);
+    int status = shards_run(config, path, options->again, run, options);
     key_wipe(&options->page_key);
     return status;
 }

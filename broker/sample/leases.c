@@ -213,7 +213,7 @@ static void fire(struct timer *timer, void *ctx)
     lease_stop(ctx);
 }
 
-static void begin_time(struct lease *self)
+void lease_start(struct lease *self)
 {
     struct loop *loop = self->leases->samples->loop;
     self->timer.fire = fire;
@@ -241,15 +241,10 @@ void lease_leave(struct lease *self)
         lease_end(self);
 }
 
-void lease_start(struct lease *self)
-{
-    begin_time(self);
-}
-
 void lease_answered(struct lease *self)
 {
     self->answered = true;
-    begin_time(self);
+    lease_start(self);
 }
 
 rp_status lease_check(const struct wire_sample *ask, const struct table *table, uint64_t client, rp_error *err)
@@ -294,7 +289,7 @@ uint32_t leases_change(struct leases *self, uint64_t client, struct table *table
         found++;
         if (ask->op == WIRE_LEASE_TOUCH) {
             lease->ms = ask->ms;
-            begin_time(lease);
+            lease_start(lease);
             continue;
         }
         if (ask->op == WIRE_LEASE_ACK) {
@@ -372,7 +367,7 @@ void lease_restored(struct lease *self, bool answered)
 {
     self->answered = answered;
     if (answered)
-        begin_time(self);
+        lease_start(self);
     else
         lease_end(self);
 }

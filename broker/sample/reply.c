@@ -556,8 +556,7 @@ static bool frame_large(const struct reply_build *self, struct peer *peer, const
 
 struct lender {
     struct reply_build *build;
-    struct samples *samples;
-    struct kept_sample *kept;
+    const struct waiter *waiter;
 };
 
 /* Packs the small pieces where the client reads them. Returns the place for a header behind them. NULL: there is no room. */
@@ -566,10 +565,11 @@ static void *lend(void *ctx, size_t head)
     const struct lender *by = ctx;
     struct reply_build *self = by->build;
     size_t offset = (self->small_bytes + 7) & ~(size_t)7, bytes = offset + head;
-    uint8_t *data = bytes >= LEND_LEAST ? kept_samples_lend(&by->samples->kept, by->kept, bytes) : NULL;
+    struct samples *samples = by->waiter->samples;
+    uint8_t *data = bytes >= LEND_LEAST ? kept_samples_lend(&samples->kept, by->waiter->kept, bytes) : NULL;
     if (!data)
         return NULL;
-    struct shm_place place = shm_place(by->samples->store->shm, data);
+    struct shm_place place = shm_place(samples->store->shm, data);
     memcpy(self->lent, (uint64_t[]){place.at, place.stamp, self->small_bytes}, sizeof self->lent);
     memcpy(self->head_at, (uint64_t[]){place.at, place.stamp, offset, head}, sizeof self->head_at);
     copy_small(self, data);
@@ -609,20 +609,25 @@ static void count_ages(const struct reply_build *self, struct table *table, cons
     }
 }
 
-/* Computes ages, and updates the running means of how old and how stale the samples of the table are. */
-static void collect_ages(struct reply_build *self, const struct samples *samples, const struct sample_reply *reply)
+/* True if the picks count in the statistics: they are a sample that was not sent before. */
+static bool counts(const struct waiter *waiter)
 {
-    struct table *table = reply->table;
-    const struct picks *picks = reply->picks;
-    uint64_t newest = table->version;
+    return !waiter->fetch && !waiter->again;
+}
+
+/* Computes ages, and updates the running means of how old and how stale the samples of the table are. */
+static void collect_ages(struct reply_build *self, const struct waiter *waiter, const struct picks *picks)
+{
+    struct table *table = waiter->table;
+    uint64_t newest = table->version, now = (uint64_t)waiter->samples->loop->now_ns;
     double age = 0, stale = 0;
     for (uint32_t i = 0; i < picks->n; i++) {
-        uint64_t now = (uint64_t)samples->loop->now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
+        uint64_t ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;
         self->age_ns[i] = ns;
         age += (double)ns;
         stale += newest > picks->policy[i] ? (double)(newest - picks->policy[i]) : 0;
     }
-    if (reply->waited_ns < 0 || !picks->n)
+    if (!counts(waiter) || !picks->n)
         return;
     count_ages(self, table, picks, newest);
     Replay__TableInfo *stats = &table->stats;
@@ -637,15 +642,15 @@ static void collect_ages(struct reply_build *self, const struct samples *samples
 }
 
 /* Collects what the header says. */
-static struct wire_sampled_out reply_header(const struct reply_build *self, const struct sample_reply *reply)
+static struct wire_sampled_out reply_header(const struct reply_build *self, const struct waiter *waiter,
+                                            const struct picks *picks, const char *text)
 {
-    const struct picks *picks = reply->picks;
     bool same = reply_build_same_columns(self);
     bool in_order = self->n_chunks == picks->n_refs &&
                     (self->n_small == self->n_chunks || (self->n_shared && self->n_shared == self->n_chunks));
     struct wire_sampled_out out = {
-        .id = reply->id,
-        .text = reply->text,
+        .id = waiter->wait.id,
+        .text = text,
         .n_items = picks->n,
         .n_chunks = self->n_chunks,
         .n_blocks = self->n_blocks,
@@ -672,32 +677,31 @@ static struct wire_sampled_out reply_header(const struct reply_build *self, cons
         .place = self->place,
         .stamp = self->stamp,
         .n_places = self->n_shared,
-        .group = reply->table->in.groups.slots ? picks->group : NULL,
+        .group = waiter->table->in.groups.slots ? picks->group : NULL,
         .packed = self->n_small,
         .layouts = self->layouts.data,
         .layouts_size = self->layouts.size,
         .table_size = picks->table_size,
-        .waited_ns = reply->waited_ns > 0 ? (uint64_t)reply->waited_ns : 0,
-        .partial = reply->partial,
+        .waited_ns = counts(waiter) ? (uint64_t)(waiter->samples->loop->now_ns - waiter->wait.since_ns) : 0,
+        .partial = !waiter->fetch && picks->n + waiter->empty < waiter->want,
     };
-    if (reply->paid) { /* what a sampler over shards has to know of the table for its next draw */
+    if (waiter->paid) { /* what a sampler over shards has to know of the table for its next draw */
         out.paid = true;
-        out.mass = table_mass(reply->table);
-        out.room = table_sampleable(reply->table, UINT32_MAX);
+        out.mass = table_mass(waiter->table);
+        out.room = table_sampleable(waiter->table, UINT32_MAX);
     }
     return out;
 }
 
 /* Puts header and small pieces, or these alone, where the client reads them, if it reads that and there is room. */
-static void lend_reply(struct reply_build *self, struct samples *samples, const struct sample_reply *reply,
-                       struct wire_sampled_out *out)
+static void lend_reply(struct reply_build *self, const struct waiter *waiter, struct wire_sampled_out *out)
 {
-    struct lender by = {self, samples, reply->kept};
+    struct lender by = {self, waiter};
     self->lent[2] = self->head_at[3] = 0;
-    if (!reply->kept || self->small_bytes + (size_t)out->n_items * HEAD_ITEM_BYTES < LEND_LEAST)
+    if (!waiter->kept || self->small_bytes + (size_t)out->n_items * HEAD_ITEM_BYTES < LEND_LEAST)
         return;
     out->packed_at = self->small_bytes ? self->lent : NULL;
-    bool lent = reply->lends_head ? wire_write_sampled_at(out, lend, &by) : lend(&by, 0) != NULL;
+    bool lent = waiter->reads >= WIRE_SHARED_HEAD ? wire_write_sampled_at(out, lend, &by) : lend(&by, 0) != NULL;
     if (!lent)
         out->packed_at = NULL;
     if (self->head_at[3]) /* this is all that travels */
@@ -705,9 +709,11 @@ static void lend_reply(struct reply_build *self, struct samples *samples, const 
 }
 
 /* Sends payload and header. False: no memory. */
-static bool send_built(const struct reply_build *self, struct peers *peers, struct peer *peer,
-                       const struct sample_reply *reply, const struct wire_sampled_out *out, bool *sent)
+static bool send_built(const struct reply_build *self, const struct waiter *waiter, const struct wire_sampled_out *out,
+                       bool *sent)
 {
+    struct peers *peers = waiter->samples->peers;
+    struct peer *peer = peer_find(peers, &waiter->wait.to);
     uint32_t most = 1 + self->n_chunks - self->n_small - self->n_shared, n = 0;
     zmq_msg_t *payload = malloc(most * sizeof *payload);
     struct text header = {0};
@@ -725,8 +731,8 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
     }
     if (ok) {
         bool gathers = peers->commit.gathers;
-        peers->commit.gathers = gathers && reply->named; /* others are counted as lost if they are gone */
-        *sent = peer_send(peers, reply->to, &head, payload, n);
+        peers->commit.gathers = gathers && waiter->wait.client; /* others are counted as lost if they are gone */
+        *sent = peer_send(peers, &waiter->wait.to, &head, payload, n);
         peers->commit.gathers = gathers;
     } else {
         for (uint32_t i = 0; i < n; i++)
@@ -763,26 +769,27 @@ static void collect_places(struct reply_build *self, const struct store *store)
     }
 }
 
-bool reply_picks(struct samples *samples, const struct sample_reply *reply)
+bool reply_picks(const struct waiter *waiter, const struct picks *picks, const char *text)
 {
-    struct peer *peer = peer_find(samples->peers, reply->to);
+    struct samples *samples = waiter->samples;
     if (!samples->build)
         samples->build = need_alloc(sizeof *samples->build);
     struct reply_build *build = samples->build;
     bool sent = false;
-    build->shared = reply->shared;
-    if (reply->shared)
-        share_chunks(samples, reply->picks);
-    bool ok = reply_build_collect(build, samples->layouts, reply->picks);
+    build->shared = waiter->shared;
+    if (waiter->shared)
+        share_chunks(samples, picks);
+    bool ok = reply_build_collect(build, samples->layouts, picks);
     if (ok) {
         collect_places(build, samples->store);
-        collect_ages(build, samples, reply);
-        struct wire_sampled_out out = reply_header(build, reply);
-        lend_reply(build, samples, reply, &out);
-        samples->shared_samples += build->n_shared || build->lent[2] ? reply->picks->n : 0;
-        ok = send_built(build, samples->peers, peer, reply, &out, &sent);
+        collect_ages(build, waiter, picks);
+        struct wire_sampled_out out = reply_header(build, waiter, picks, text);
+        lend_reply(build, waiter, &out);
+        samples->shared_samples += build->n_shared || build->lent[2] ? picks->n : 0;
+        ok = send_built(build, waiter, &out, &sent);
     }
     if (!ok)
-        request_fail(samples->peers, reply->to, reply->id, RP_NO_MEMORY, "the broker has no memory for the reply");
+        request_fail(samples->peers, &waiter->wait.to, waiter->wait.id, RP_NO_MEMORY,
+                     "the broker has no memory for the reply");
     return sent;
 }

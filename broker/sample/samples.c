@@ -320,38 +320,21 @@ static uint32_t take_groups(struct waiter *self, uint32_t n, uint64_t most)
     return taken;
 }
 
-/* Returns how many more of the samples that it lacks the limiter allows. A whole batch is allowed before its first pick, or not at
- * all: items that leave with its picks do not end it, though there may be fewer than min_size then. */
-static uint64_t allowed(const struct waiter *self, bool begins, uint64_t lacks)
+/* Returns how many of `left` items the waiter may pick now. granted: the limiter has allowed them all. */
+static inline uint64_t allowed(const struct waiter *self, bool granted, uint64_t left)
 {
-    const struct table *table = self->table;
     if (self->paid)
-        return table_is_ready(table) ? lacks : 0;
-    return self->whole && begins ? lacks : table_sampleable(table, lacks);
+        return table_is_ready(self->table) ? left : 0;
+    return granted ? left : table_sampleable(self->table, left);
 }
 
-/* True if it may pick, or go on. */
-static bool may_fill(const struct waiter *self)
+static void fill_groups(struct waiter *self, bool granted)
 {
-    if (!self->whole || self->picks.n)
-        return true;
-    if (missing_items(self) || table_sampleable(self->table, self->want) < self->want)
-        return false;
-    EFFECT(self->table->loop, together, (size_t)self->want * PICK_BYTES + PICKS_BYTES);
-    return true;
-}
-
-static void fill_groups(struct waiter *self)
-{
-    struct table *table = self->table;
-    uint32_t size = table->in.groups.size;
-    bool begins = self->picks.n == 0;
-    if (!may_fill(self))
-        return;
+    uint32_t size = self->table->in.groups.size;
     while (self->picks.n + self->empty < self->want && !self->full) {
-        uint64_t most = allowed(self, begins, self->want - self->picks.n - self->empty);
+        uint64_t most = allowed(self, granted, self->want - self->picks.n - self->empty);
         uint64_t n = most / size; /* fewer: the next group may be one without all members */
-        n = n == 0 || table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE;
+        n = n == 0 || self->table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE;
         if (most == 0 || take_groups(self, (uint32_t)n, most < size ? most : size) < n)
             return;
     }
@@ -369,32 +352,33 @@ void waiter_count_empty(struct waiter *self)
     }
 }
 
-static void fill_items(struct waiter *self)
+static void fill_items(struct waiter *self, bool granted)
 {
     struct table *table = self->table;
-    bool begins = self->picks.n == 0;
-    if (!may_fill(self))
-        return;
+    bool alone = table->one_by_one && !hides_at_once(self), counted = waiter_is_counted(self);
     while (self->picks.n < self->want && !self->full) {
-        uint64_t n = allowed(self, begins, self->want - self->picks.n);
-        if (table->one_by_one && n > 1 && !hides_at_once(self))
-            n = 1;
-        if (n > PICK_AT_ONCE)
-            n = PICK_AT_ONCE;
-        uint32_t got = n ? waiter_take(self, (uint32_t)n) : 0;
-        if (!waiter_is_counted(self))
+        uint64_t n = allowed(self, granted, self->want - self->picks.n), most = alone ? 1 : PICK_AT_ONCE;
+        uint32_t got = n ? waiter_take(self, (uint32_t)(n < most ? n : most)) : 0;
+        if (!counted)
             limiter_refund(&table->limiter, got);
         if (got == 0)
             return;
     }
 }
 
+/* A whole batch is granted before its first pick: items that leave with its picks do not end it, though there may be fewer than
+ * min_size then. */
 static void fill(struct waiter *self)
 {
+    bool granted = self->whole && self->picks.n == 0;
+    if (granted && (missing_items(self) || table_sampleable(self->table, self->want) < self->want))
+        return;
+    if (granted)
+        EFFECT(self->table->loop, together, (size_t)self->want * PICK_BYTES + PICKS_BYTES);
     if (self->table->in.groups.slots)
-        fill_groups(self);
+        fill_groups(self, granted);
     else
-        fill_items(self);
+        fill_items(self, granted);
 }
 
 static __attribute__((noinline)) void fill_traced(struct waiter *self)
@@ -423,15 +407,11 @@ bool waiter_is_done(const struct waiter *self)
     return self->picks.n + self->empty >= self->want || self->full || (self->flexible && self->picks.n > 0);
 }
 
-void waiter_explain(const struct waiter *self, char *text, size_t size)
+/* Writes a clause that says what a sample waits for. */
+static void waiter_explain(const struct waiter *self, char *rest, size_t room)
 {
     const struct table *table = self->table;
     uint32_t left = self->want - self->picks.n;
-    int used = snprintf(text, size, "table '%s': %u of %u items picked; ", table->name, self->picks.n, self->want);
-    if (used < 0 || (size_t)used >= size)
-        return;
-    char *rest = text + used;
-    size_t room = size - (size_t)used;
     rest[0] = '\0';
     bool groups = table->in.groups.slots;
     uint32_t least = self->whole ? left : groups ? table->in.groups.size : 1;
@@ -509,15 +489,15 @@ static bool must_wait(struct waiter *waiter)
     return waiter->complete;
 }
 
-static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct sample_reply *reply)
+static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct picks *picks,
+                                                   const char *text)
 {
     struct loop *loop = waiter->samples->loop;
     int64_t start = loop_trace_start(loop);
-    bool sent = reply_picks(waiter->samples, reply);
-    loop_trace_end(
-        loop, "reply", start,
-        (struct trace_span){
-            .who = waiter->wait.client, .id = waiter->wait.id, .count = reply->picks->n, .link = TRACE_REQUEST});
+    bool sent = reply_picks(waiter, picks, text);
+    loop_trace_end(loop, "reply", start,
+                   (struct trace_span){
+                       .who = waiter->wait.client, .id = waiter->wait.id, .count = picks->n, .link = TRACE_REQUEST});
     return sent;
 }
 
@@ -533,23 +513,9 @@ void sample_answer(struct waiter *waiter, const char *text)
         return;
     char why[200];
     struct picks *picks = waiter->fetch ? &waiter->picks : kept_samples_keep(waiter, true);
-    bool counts = !waiter->fetch && !waiter->again;
-    struct sample_reply reply = {
-        .to = &waiter->wait.to,
-        .id = waiter->wait.id,
-        .named = waiter->wait.client,
-        .table = waiter->table,
-        .picks = picks,
-        .text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why),
-        .partial = !waiter->fetch && picks->n + waiter->empty < waiter->want,
-        .paid = waiter->paid,
-        .shared = waiter->shared,
-        .kept = waiter->kept,
-        .lends_head = waiter->reads >= WIRE_SHARED_HEAD,
-        .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
-    };
+    text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why);
     bool sent =
-        trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, &reply) : reply_picks(waiter->samples, &reply);
+        trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, picks, text) : reply_picks(waiter, picks, text);
     if (waiter->lease)
         lease_answered(waiter->lease);
     if (!sent && !waiter->fetch && !waiter->wait.client) /* nobody can ask for them again */
@@ -574,7 +540,8 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
 {
     (void)ctx;
     const struct waiter *self = (const struct waiter *)wait;
-    strncpy(out->table, self->table->name, sizeof out->table - 1);
+    char why[sizeof out->text];
+    out->table = self->table->name;
     out->count = self->want;
     out->got = self->picks.n;
     if (is_held(self))
@@ -584,8 +551,11 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
                  self->table->name, self->picks.n, self->want, (long long)self->samples->config->peer_backlog_bytes);
     else if (self->park.state != PARK_NOT)
         self->samples->parking.explain(self, out->text, sizeof out->text);
-    else
-        waiter_explain(self, out->text, sizeof out->text);
+    else {
+        waiter_explain(self, why, sizeof why);
+        snprintf(out->text, sizeof out->text, "table '%s': %u of %u items picked; %s", self->table->name, self->picks.n,
+                 self->want, why);
+    }
 }
 
 /* Answers with the picks so far, or with an error. A parked waiter stays parked. */
@@ -634,13 +604,11 @@ void sample_give_up(struct waiter *waiter)
         return;
     }
     unpark(waiter);
-    if (waiter->picks.n && waiter->lease) {
-        kept_samples_lose(waiter);
-    } else if (waiter->picks.n) {
+    if (waiter->picks.n && !waiter->lease)
         log_line(LEVEL_WARN, "B0304", "sampler gave up with items picked", "table=%s picks=%u", waiter->table->name,
                  waiter->picks.n);
+    if (waiter->picks.n)
         kept_samples_lose(waiter);
-    }
     sample_refuse(waiter, RP_CANCELLED, "cancelled by the client");
 }
 
@@ -784,17 +752,12 @@ static void permit_explain(const void *ctx, const struct wait *wait, struct wait
     const struct waiter *self = (const struct waiter *)wait;
     const struct table *table = self->table;
     uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
-    strncpy(out->table, table->name, sizeof out->table - 1);
+    char why[sizeof out->text];
+    limiter_explain_sample(&table->limiter, least, why, sizeof why);
+    out->table = table->name;
     out->count = self->want;
-    int used = snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; ", table->name,
-                        (unsigned long long)table_sampleable(table, self->want), self->want);
-    if (used < 0 || (size_t)used >= sizeof out->text)
-        return;
-    char *rest = out->text + used;
-    size_t room = sizeof out->text - (size_t)used;
-    limiter_explain_sample(&table->limiter, least, rest, room);
-    if (!rest[0])
-        snprintf(rest, room, "waits for its turn");
+    snprintf(out->text, sizeof out->text, "table '%s': room for %llu of %u samples; %s", table->name,
+             (unsigned long long)table_sampleable(table, self->want), self->want, why[0] ? why : "waits for its turn");
 }
 
 /* Answers with what can be granted now, or with an error. */

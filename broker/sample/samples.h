@@ -148,8 +148,6 @@ static inline bool waiter_takes(const struct waiter *self)
 {
     return self->table->one_by_one && !(self->flags & PICK_LEASED);
 }
-/* Writes what it waits for. */
-void waiter_explain(const struct waiter *self, char *text, size_t size);
 /* Takes a waiter whose client has left too many replies unread out of the queue: `serve` is called when the client has read some. The
  * waiter stays with those that wait, and what it waits for is explained. False: the client has read enough. */
 bool waiter_hold(struct waiter *self);

@@ -1,6 +1,7 @@
 #include "broker/service/info.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -359,15 +360,6 @@ static Replay__SessionInfo *info_session(struct arena *arena, const struct sessi
 
 /* ---- why something stands still, in sentences ---- */
 
-/* What waits, at which table or "", and for what. Texts may quote what clients sent. */
-struct why_line {
-    const char *who, *kind, *table, *text;
-    uint64_t count, got;
-    int64_t since_ns;
-    double rate;     /* "network": bytes/s that arrive */
-    bool all_shards; /* every shard tells of it */
-};
-
 struct why {
     const struct service *service;
     struct arena *arena;
@@ -375,44 +367,44 @@ struct why {
     uint32_t most;
 };
 
-/* False: no further lines are wanted. */
-static bool add_wait(struct why *self, const struct why_line *line)
+/* Adds a line about `count` of what waits, at which table (NULL: at none), and for what. Texts may quote what clients sent. NULL: no
+ * further lines are wanted. */
+RP_PRINTF(7, 8)
+static Replay__Wait *add_wait(struct why *self, const char *who, const char *kind, const char *table, uint64_t count,
+                              int64_t since_ns, const char *format, ...)
 {
+    char text[600];
+    va_list args;
     self->reply->more = self->reply->n_waits == self->most;
     if (self->reply->more)
-        return false;
+        return NULL;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     Replay__Wait *wait = pb_messages(self->arena, &replay__wait__descriptor, 1, NULL);
-    wait->who = arena_text(self->arena, line->who);
-    wait->kind = arena_text(self->arena, line->kind);
-    wait->table = arena_text(self->arena, line->table);
-    wait->text = arena_text(self->arena, line->text);
-    wait->count = line->count;
-    wait->got = line->got;
-    wait->rate = line->rate;
-    if (line->all_shards) {
-        wait->has_shard_case = REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
-        wait->all_shards = true;
-    }
-    wait->waited_ns = (uint64_t)(self->service->loop->now_ns - line->since_ns);
+    wait->who = arena_text(self->arena, who);
+    wait->kind = arena_text(self->arena, kind);
+    wait->table = arena_text(self->arena, table);
+    wait->text = arena_text(self->arena, text);
+    wait->count = count;
+    wait->waited_ns = (uint64_t)(self->service->loop->now_ns - since_ns);
     self->reply->waits[self->reply->n_waits++] = wait;
-    return true;
+    return wait;
 }
+
+/* The functions below add lines. False: no further lines are wanted. */
 
 static bool add_requests(struct why *self)
 {
-    for (const struct wait *wait = self->service->peers->waits.first; wait; wait = wait->next) {
+    for (const struct wait *at = self->service->peers->waits.first; at; at = at->next) {
         struct wait_text why = {0};
         char who[64];
-        wait->ops->explain(wait->ctx, wait, &why);
-        snprintf(who, sizeof who, "client %016llx", (unsigned long long)wait->client);
-        if (!add_wait(self, &(struct why_line){.who = who,
-                                               .kind = wait->ops->kind,
-                                               .table = why.table,
-                                               .text = why.text,
-                                               .count = why.count,
-                                               .got = why.got,
-                                               .since_ns = wait->since_ns}))
+        at->ops->explain(at->ctx, at, &why);
+        snprintf(who, sizeof who, "client %016llx", (unsigned long long)at->client);
+        Replay__Wait *wait = add_wait(self, who, at->ops->kind, why.table, why.count, at->since_ns, "%s", why.text);
+        if (!wait)
             return false;
+        wait->got = why.got;
     }
     return true;
 }
@@ -427,150 +419,114 @@ static bool add_watchers(struct why *self)
             continue;
         snprintf(who, sizeof who, "client %016llx", (unsigned long long)watcher->client);
         watcher_explain(watcher, text, sizeof text);
-        if (!add_wait(self, &(struct why_line){.who = who,
-                                               .kind = "sample",
-                                               .table = watcher->table->name,
-                                               .text = text,
-                                               .count = watcher->wanted,
-                                               .since_ns = watcher->since_ns,
-                                               .all_shards = true}))
+        Replay__Wait *wait =
+            add_wait(self, who, "sample", watcher->table->name, watcher->wanted, watcher->since_ns, "%s", text);
+        if (!wait)
             return false;
+        wait->has_shard_case = REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
+        wait->all_shards = true;
     }
     return true;
 }
 
-/* Adds a line for each session whose items wait for a table. */
+/* Of each session whose items wait for a table. */
 static bool add_flows(struct why *self, const struct table *table)
 {
     const struct flow *flow = table->blocked;
-    if (!flow)
-        return true;
-    do {
-        char why[256] = "", text[400];
+    bool more = true;
+    for (uint32_t i = 0; i < table->n_blocked && more; i++, flow = flow->next) {
+        char why[256] = "";
         pump_explain_insert(table, why, sizeof why);
-        snprintf(text, sizeof text, "table '%s': %u items wait; %s", table->name, flow->count,
-                 why[0] ? why : "about to be inserted");
-        if (!add_wait(self, &(struct why_line){.who = flow->session->name,
-                                               .kind = "insert",
-                                               .table = table->name,
-                                               .text = text,
-                                               .count = flow->count,
-                                               .since_ns = flow->blocked_ns}))
-            return false;
-        flow = flow->next;
-    } while (flow != table->blocked);
-    return true;
+        more = add_wait(self, flow->session->name, "insert", table->name, flow->count, flow->blocked_ns,
+                        "table '%s': %u items wait; %s", table->name, flow->count,
+                        why[0] ? why : "about to be inserted") != NULL;
+    }
+    return more;
 }
 
-/* Adds a line for each writer that waits for its data to arrive. */
+/* Of each writer that waits for its data to arrive. */
 static bool add_transits(struct why *self)
 {
     for (const struct session *session = LIST_FIRST(&self->service->sessions->list); session;
          session = LIST_NEXT(session, link)) {
+        const struct transit *transit = &session->transit;
         char text[256];
         if (!transit_holds(session))
             continue;
         transit_explain(session, text, sizeof text);
-        if (!add_wait(self, &(struct why_line){.who = session->name,
-                                               .kind = "network",
-                                               .table = "",
-                                               .text = text,
-                                               .count = session->transit.messages,
-                                               .since_ns = session->transit.since_ns,
-                                               .rate = session->transit.rate}))
+        Replay__Wait *wait =
+            add_wait(self, session->name, "network", NULL, transit->messages, transit->since_ns, "%s", text);
+        if (!wait)
             return false;
+        wait->rate = transit->rate;
     }
     return true;
 }
 
-/* Adds a line about evictions: nobody waits for them, but a table may have fewer items than a sampler waits for. */
+/* Of evictions: nobody waits for them, but a table may have fewer items than a sampler waits for. */
 static bool add_evicted(struct why *self, const struct table *table)
 {
-    char text[400];
     format_buffer held;
-    if (!table->stats.evicted_for_memory)
+    uint64_t n = table->stats.evicted_for_memory;
+    if (n == 0)
         return true;
     const struct table *holder = room_holder(table->tables);
-    snprintf(text, sizeof text,
-             "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld, and table "
-             "'%s' holds most, %s: raise memory_limit, or lower max_size",
-             table->name, (unsigned long long)table->stats.evicted_for_memory, table->in.size,
-             (long long)table->config->max_size, holder->name, format_bytes(held, room_held(holder)));
-    return add_wait(self, &(struct why_line){.who = "broker",
-                                             .kind = "memory",
-                                             .table = table->name,
-                                             .text = text,
-                                             .count = table->stats.evicted_for_memory,
-                                             .since_ns = table->evicted_for_memory_ns});
+    return add_wait(
+               self, "broker", "memory", table->name, n, table->evicted_for_memory_ns,
+               "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld, and "
+               "table '%s' holds most, %s: raise memory_limit, or lower max_size",
+               table->name, (unsigned long long)n, table->in.size, (long long)table->config->max_size, holder->name,
+               format_bytes(held, room_held(holder))) != NULL;
 }
 
-/* Adds a line about items that were too old, while a sampler waits for more. */
+/* Of items that were too old, while a sampler waits for more. */
 static bool add_stale(struct why *self, const struct table *table)
 {
-    char text[400];
-    if (!table->stats.stale || !table->waiters.n)
-        return true;
-    snprintf(
-        text, sizeof text,
-        "table '%s': %llu items were more than max_lag %lld versions behind, and left; '%s' has version %llu, and the "
-        "newest item was made by version %llu%s",
-        table->name, (unsigned long long)table->stats.stale, (long long)table->max_lag, table->config->policy_slot,
-        (unsigned long long)table->version, (unsigned long long)table->newest_policy,
-        table->newest_policy ? "" : ": its writer does not stamp it (set_policy)");
-    return add_wait(self, &(struct why_line){.who = "broker",
-                                             .kind = "stale",
-                                             .table = table->name,
-                                             .text = text,
-                                             .count = table->stats.stale,
-                                             .since_ns = table->stale_ns});
+    uint64_t n = table->waiters.n ? table->stats.stale : 0;
+    return n == 0 ||
+           add_wait(
+               self, "broker", "stale", table->name, n, table->stale_ns,
+               "table '%s': %llu items were more than max_lag %lld versions behind, and left; '%s' has version %llu, "
+               "and the newest item was made by version %llu%s",
+               table->name, (unsigned long long)n, (long long)table->max_lag, table->config->policy_slot,
+               (unsigned long long)table->version, (unsigned long long)table->newest_policy,
+               table->newest_policy ? "" : ": its writer does not stamp it (set_policy)") != NULL;
 }
 
 /* How long a group may lack members before it is worth a line. */
 #define GROUP_WAITS_NS NS_PER_S
 
-/* Adds a line about groups that lack members. */
+/* Of groups that lack members. */
 static bool add_groups(struct why *self, const struct table *table)
 {
-    char open[200], text[400];
+    char open[200];
     const struct groups *groups = &table->in.groups;
     table_explain_groups(table, open, sizeof open);
-    if (!open[0] || item_age(&table->in.items[groups->oldest], self->service->loop->now_ns) < GROUP_WAITS_NS)
+    const struct item *oldest = open[0] ? &table->in.items[groups->oldest] : NULL;
+    if (!oldest || item_age(oldest, self->service->loop->now_ns) < GROUP_WAITS_NS)
         return true;
-    snprintf(text, sizeof text, "table '%s': %s; after %.3g s it is %s", table->name, open,
-             (double)table->config->group_deadline_ns / (double)NS_PER_S,
-             table->config->group_incomplete == GROUP_DROP ? "dropped" : "delivered as it is");
-    return add_wait(self, &(struct why_line){.who = "broker",
-                                             .kind = "group",
-                                             .table = table->name,
-                                             .text = text,
-                                             .count = (uint64_t)groups->n_open * groups->size,
-                                             .got = groups->hidden,
-                                             .since_ns = table->in.items[groups->oldest].insert_ns});
+    Replay__Wait *wait = add_wait(self, "broker", "group", table->name, (uint64_t)groups->n_open * groups->size,
+                                  oldest->insert_ns, "table '%s': %s; after %.3g s it is %s", table->name, open,
+                                  (double)table->config->group_deadline_ns / (double)NS_PER_S,
+                                  table->config->group_incomplete == GROUP_DROP ? "dropped" : "delivered as it is");
+    if (wait)
+        wait->got = groups->hidden;
+    return wait != NULL;
 }
 
 static bool add_journal(struct why *self)
 {
-    const struct service *service = self->service;
-    const struct stream *stream = service->stream;
-    const struct commit *commit = &service->peers->commit;
-    char why[256] = "the disk is slow", text[400];
-    if (!stream || (!stream_is_full(stream, why, sizeof why) && !commit_is_stuck(service->peers)))
+    const struct stream *stream = self->service->stream;
+    const struct commit *commit = &self->service->peers->commit;
+    char why[256] = "the disk is slow";
+    if (!stream || (!stream_is_full(stream, why, sizeof why) && !commit_is_stuck(self->service->peers)))
         return true;
-    snprintf(text, sizeof text, "%s: %llu messages to clients wait; %s", stream->folder.path,
-             (unsigned long long)commit->count, why);
-    int64_t since_ns = service->loop->now_ns;
-    if (stream->trouble[0])
-        since_ns = stream->trouble_ns;
-    else if (stream->full)
-        since_ns = stream->full_ns;
-    else if (commit->first)
-        since_ns = commit->oldest_ns;
-    return add_wait(self, &(struct why_line){.who = "broker",
-                                             .kind = "journal",
-                                             .table = "",
-                                             .text = text,
-                                             .count = commit->count,
-                                             .since_ns = since_ns});
+    int64_t since_ns = stream->trouble[0] ? stream->trouble_ns
+                       : stream->full     ? stream->full_ns
+                       : commit->first    ? commit->oldest_ns
+                                          : self->service->loop->now_ns;
+    return add_wait(self, "broker", "journal", NULL, commit->count, since_ns, "%s: %llu messages to clients wait; %s",
+                    stream->folder.path, (unsigned long long)commit->count, why) != NULL;
 }
 
 /* Fills in what waits, at most so many lines: the journal, inserts, data on its way, requests, samplers that wait for all shards; then
@@ -669,25 +625,19 @@ static bool stage_tables(struct snapshot_maker *self)
     return *n == tables->n;
 }
 
-static bool stage_sessions_begin(struct snapshot_maker *self)
-{
-    struct sessions *sessions = self->service->sessions;
-    struct snapshot *snapshot = self->snapshot;
-    if (!(snapshot->parts & SNAPSHOT_SESSIONS))
-        return true;
-    /* Sessions that open from now on are not met: they stand before the others. */
-    self->sessions_most = sessions->by_id.count;
-    snapshot->info.sessions = arena_take(&snapshot->arena, self->sessions_most, sizeof(*snapshot->info.sessions));
-    sessions->walk = LIST_FIRST(&sessions->list);
-    return true;
-}
-
 /* Each flow of a session is a cache miss. */
 static bool stage_sessions(struct snapshot_maker *self)
 {
     struct sessions *sessions = self->service->sessions;
     struct snapshot *snapshot = self->snapshot;
     size_t *n = &snapshot->info.n_sessions;
+    if (!(snapshot->parts & SNAPSHOT_SESSIONS))
+        return true;
+    if (!snapshot->info.sessions) { /* sessions that open from now on are not met: they stand before the others */
+        self->sessions_most = sessions->by_id.count;
+        snapshot->info.sessions = arena_take(&snapshot->arena, self->sessions_most, sizeof(*snapshot->info.sessions));
+        sessions->walk = LIST_FIRST(&sessions->list);
+    }
     for (uint32_t work = 0; sessions->walk && work < WORK_PER_STEP; work += SESSION_WORK + sessions->tables->n) {
         const struct session *session = sessions->walk;
         sessions->walk = *n + 1 < self->sessions_most ? LIST_NEXT(session, link) : NULL;
@@ -704,7 +654,7 @@ static bool stage_waits(struct snapshot_maker *self)
     return true;
 }
 
-static stage_fn *const stages[] = {stage_state, stage_tables, stage_sessions_begin, stage_sessions, stage_waits};
+static stage_fn *const stages[] = {stage_state, stage_tables, stage_sessions, stage_waits};
 #define N_STAGES (sizeof stages / sizeof stages[0])
 
 /* Runs the next slice; small stages that follow each other are one slice. */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "broker/loop/entries.h"
-#include "broker/sample/reply.h"
 #include "broker/service/service.h"
 #include "proto/base/error.h"
 
@@ -86,59 +85,34 @@ static rp_status waiter_begin(struct service *service, const struct request *req
     return RP_OK;
 }
 
-/* Fills the waiter as far as possible now. False: no memory, and it was answered so. */
-static bool waiter_start(struct waiter *waiter, enum kept_found found)
-{
-    struct table *table = waiter->table;
-    if (found == KEPT_NO_MEMORY) {
-        sample_refuse(waiter, RP_NO_MEMORY, "no memory for the sample");
-        return false;
-    }
-    if (found == KEPT_ANSWERED || table->waiters.first || waiter_is_done(waiter))
-        return true;
-    /* If the batch fills at once, nothing can leave the table before the reply is made. */
-    waiter->picks.borrowed = !waiter_takes(waiter) && found == KEPT_NOTHING;
-    waiter_fill(waiter);
-    if (waiter->picks.n)
-        table_mark(table);
-    if (waiter->short_of_memory && !waiter->picks.n) {
-        sample_fail(waiter, RP_NO_MEMORY, "no memory for the sample");
-        return false;
-    }
-    return true;
-}
-
-/* Answers a paid sample with what can be picked now. Nobody waits for it, and it waits for nobody. */
-static void answer_paid(struct waiter *waiter, enum kept_found found)
-{
-    struct table *table = waiter->table;
-    if (found == KEPT_NOTHING || found == KEPT_UNANSWERED) {
-        waiter->picks.borrowed = !waiter_takes(waiter) && found == KEPT_NOTHING;
-        waiter_fill(waiter);
-        table_mark(table); /* items that have left it make room */
-    }
-    if (found == KEPT_NO_MEMORY || (waiter->short_of_memory && !waiter->picks.n))
-        sample_fail(waiter, RP_NO_MEMORY, "no memory for the sample");
-    else
-        sample_answer(waiter, table_is_ready(table) || waiter->picks.n ? NULL : "the table has no items to sample now");
-}
-
-/* The first turn of a sample: takes what is there, or what was picked for it before. True: it was answered. */
+/* The first turn of a sample: takes what is there, or what was picked for it before. A paid sample is answered with that: nobody
+ * waits for it, and it waits for nobody. True: it was answered. */
 static bool begin_sample(struct waiter *waiter, bool *progress)
 {
+    struct table *table = waiter->table;
     (void)progress; /* nobody waits for it yet */
     waiter->serve = sample_serve;
     enum kept_found found = kept_samples_load(waiter);
     if (waiter->lease_ms && !waiter->lease)
         lease_new(&waiter->samples->leases, waiter, waiter->lease_ms);
-    if (waiter->paid) {
-        answer_paid(waiter, found);
+    if (found == KEPT_NO_MEMORY) {
+        sample_refuse(waiter, RP_NO_MEMORY, "no memory for the sample");
         return true;
     }
-    if (!waiter_start(waiter, found))
+    if (found != KEPT_ANSWERED && (waiter->paid || (!table->waiters.first && !waiter_is_done(waiter)))) {
+        /* If the batch fills at once, nothing can leave the table before the reply is made. */
+        waiter->picks.borrowed = !waiter_takes(waiter) && found == KEPT_NOTHING;
+        waiter_fill(waiter);
+        if (waiter->paid || waiter->picks.n)
+            table_mark(table); /* items that have left it make room, also those that were too old to be picked */
+    }
+    if (waiter->short_of_memory && !waiter->picks.n) {
+        sample_fail(waiter, RP_NO_MEMORY, "no memory for the sample");
         return true;
-    if (found == KEPT_ANSWERED || waiter_is_done(waiter)) {
-        sample_answer(waiter, NULL);
+    }
+    if (waiter->paid || found == KEPT_ANSWERED || waiter_is_done(waiter)) {
+        bool none = waiter->paid && !waiter->picks.n && !table_is_ready(table);
+        sample_answer(waiter, none ? "the table has no items to sample now" : NULL);
         return true;
     }
     picks_own(&waiter->picks, waiter->samples);

@@ -275,27 +275,25 @@ static void put_reply(struct service *service, struct request *request, Replay__
     request_ok(service->peers, request, REPLAY__REPLY__BODY_PARAMS, &reply.base);
 }
 
+/* Answers a put with the slot's version. */
+static void put_answer(struct service *service, struct request *request, struct param_slot *slot)
+{
+    Replay__SlotInfo info;
+    slot_info(service, slot, &info);
+    put_reply(service, request, &info);
+}
+
 /* Tells everybody of a slot's new version. The put and its reply are in one record, or a retry would put twice. A large value ends its
  * record. */
 static void put_done(struct service *service, struct request *request, struct param_slot *slot)
 {
-    Replay__SlotInfo info;
-    slot_info(service, slot, &info);
     if (service->loop->effects)
         service->loop->effects->begin(service->loop->record);
-    put_reply(service, request, &info);
+    put_answer(service, request, slot);
     tables_moved(service->tables, slot); /* in the same record, or a version that was told might give no credit */
     EFFECT(service->loop, slot, slot);
     sockets_announce(service->peers, "params %s %llu", slot->name, (unsigned long long)slot->version);
     wake_all(service);
-}
-
-/* Answers a put that changes nothing with the slot's version. */
-static void put_is_known(struct service *service, struct request *request, struct param_slot *slot)
-{
-    Replay__SlotInfo info;
-    slot_info(service, slot, &info);
-    put_reply(service, request, &info);
 }
 
 /* Finds the stage that a part is for, or makes one. NULL with err set. */
@@ -342,7 +340,7 @@ static rp_status put_part(struct service *service, struct request *request, cons
     bool stored = slot && slot->value->shape.put == ask->put, again = ask->version && ask->above;
     bool replaced = slot && !stored && param_slot_value(slot, ask->put);
     if (slot && (stored ? !again : replaced || put_version(slot, ask) == slot->version)) {
-        put_is_known(service, request, slot); /* the reply to its last part was lost, or the slot has a newer version */
+        put_answer(service, request, slot); /* the reply to its last part was lost, or the slot has a newer version */
         return RP_OK;
     }
     if (stored) {
@@ -389,7 +387,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     slot = params_make_slot(service->params, ask->name); /* after all refusals: a slot stays */
     uint64_t version = put_version(slot, ask);
     if (version == slot->version) {
-        put_is_known(service, request, slot);
+        put_answer(service, request, slot);
         return RP_OK;
     }
     params_put(service->params, slot, &request->payload[0], version, service->loop->now_ns);

@@ -44,10 +44,10 @@ static void hello_reply(struct service *service, struct request *request, struct
     struct identities *identities = &service->peers->identities;
     if (identities->has_next)
         reply.next_key = (ProtobufCBinaryData){KEY_BYTES, identities->next_key};
-    if (service->n_shards) {
+    if (service->shards.count) {
         reply.shard = (uint32_t)service->config->shard;
-        reply.n_shards = service->n_shards;
-        reply.shards = service->shards;
+        reply.n_shards = service->shards.count;
+        reply.shards = service->shards.list;
         reply.settings = service->config->settings;
     }
     Replay__Arena shared = REPLAY__ARENA__INIT;

@@ -234,21 +234,11 @@ bool service_receive(struct service *service)
 
 /* ---- life ---- */
 
-static void free_shards(struct service *self)
-{
-    for (uint32_t i = 0; i < self->n_shards; i++)
-        free(self->shards[i]);
-    free(self->shards);
-    self->shards = NULL;
-    self->n_shards = 0;
-}
-
 void service_set_shards(struct service *self, char *const *endpoints, uint32_t n)
 {
-    free_shards(self);
-    self->shards = need_alloc(n * sizeof *self->shards);
-    for (; self->n_shards < n; self->n_shards++)
-        self->shards[self->n_shards] = need_text(endpoints[self->n_shards]);
+    words_clear(&self->shards);
+    for (uint32_t i = 0; i < n; i++)
+        words_add(&self->shards, endpoints[i]);
 }
 
 void service_init(struct service *self)
@@ -265,7 +255,7 @@ void service_init(struct service *self)
 void service_fini(struct service *self)
 {
     reduces_fini(&self->reduces);
-    free_shards(self);
+    words_clear(&self->shards);
     free(self->commands);
     self->commands = NULL;
 }

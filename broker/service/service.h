@@ -14,6 +14,7 @@
 #include "broker/store/params.h"
 #include "broker/store/store.h"
 #include "broker/table/table.h"
+#include "proto/base/need.h"
 
 struct checkpoints;
 struct params_wait;
@@ -60,8 +61,7 @@ struct service {
     struct spill *spill;             /* NULL: all chunks are in memory */
     uint64_t instance;               /* random number of this run of the broker */
     /* owned */
-    char **shards; /* service endpoints of all shards, as clients reach them; NULL: not known, or alone */
-    uint32_t n_shards;
+    struct words shards; /* service endpoints of all shards, as clients reach them; none: not known, or alone */
     struct command_stats *commands; /* one for each kind of request */
     uint32_t n_commands;
     struct params_waits params_waits;
@@ -72,7 +72,8 @@ struct service {
 
 /* The caller has set what is borrowed. */
 void service_init(struct service *self);
-/* Tells clients from now on where all n shards are. The strings are copied. */
+/* Tells clients from now on where all n shards are. The strings are copied. For shards that learn of each other's endpoints after they
+ * were bound; in any other case the configuration has them. */
 void service_set_shards(struct service *self, char *const *endpoints, uint32_t n);
 /* No request waits any more. */
 void service_fini(struct service *self);

@@ -375,7 +375,7 @@ void params_put_stage(struct params *self, struct param_slot *slot, struct param
     slot_set(self, slot, stage_end(self, stage), version, now_ns);
 }
 
-void params_drop_stage(struct params *self, struct param_stage *stage)
+static void drop_stage(struct params *self, struct param_stage *stage)
 {
     value_drop(self, stage_end(self, stage));
 }
@@ -400,7 +400,7 @@ void param_value_named(struct param_value *value, int64_t now_ns)
 static void give_up_stage(struct params *self, struct loop *loop, struct param_stage *stage)
 {
     EFFECT(loop, stage_end, stage);
-    params_drop_stage(self, stage);
+    drop_stage(self, stage);
 }
 
 bool params_yield(struct params *self, struct loop *loop)
@@ -484,7 +484,7 @@ bool params_restore_whole(struct params *self, const char *name, uint64_t put, u
     struct param_slot *slot = version ? params_make_slot(self, name) : NULL;
     if (!version) {
         if (stage)
-            params_drop_stage(self, stage);
+            drop_stage(self, stage);
         return true;
     }
     if (slot && !stage && slot->value->shape.put == put) { /* a further version of the same value */

@@ -151,7 +151,6 @@ bool params_add_part(struct params *self, struct param_stage *stage, uint32_t pa
 /* Makes a stage that lacks nothing the value of a slot; takes the stage. */
 void params_put_stage(struct params *self, struct param_slot *slot, struct param_stage *stage, uint64_t version,
                       int64_t now_ns);
-void params_drop_stage(struct params *self, struct param_stage *stage);
 /* Returns the slot's value of this name, current or old. NULL: it is gone. */
 struct param_value *param_slot_value(const struct param_slot *slot, uint64_t put);
 /* A client learns of the value, and may map it, or ask for its first part within PARAMS_SILENT_NS. */

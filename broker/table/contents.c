@@ -71,14 +71,14 @@ void episodes_open(struct episodes *self, struct episode_items *place, uint64_t 
 
 /* ---- groups */
 
-void groups_init(struct groups *self, uint32_t capacity, uint32_t size, uint64_t *account)
+static void groups_init(struct groups *self, uint32_t capacity, uint32_t size, uint64_t *account)
 {
     *self = (struct groups){.capacity = capacity, .size = size, .oldest = NO_SLOT, .newest = NO_SLOT};
     self->slots = reserve_map(capacity * sizeof *self->slots);
     self->leaders = keymap_new(account);
 }
 
-void groups_fini(struct groups *self)
+static void groups_fini(struct groups *self)
 {
     reserve_unmap(self->slots, self->capacity * sizeof *self->slots);
     keymap_destroy(&self->leaders);
@@ -150,14 +150,14 @@ static void heads_new(struct window *self, uint32_t lag)
         self->heads[i] = (struct window_link){self->capacity + i, self->capacity + i};
 }
 
-void window_init(struct window *self, uint32_t capacity, uint32_t lag, uint64_t version)
+static void window_init(struct window *self, uint32_t capacity, uint32_t lag, uint64_t version)
 {
     *self = (struct window){.capacity = capacity, .version = version};
     self->slots = reserve_map(capacity * sizeof *self->slots);
     heads_new(self, lag);
 }
 
-void window_fini(struct window *self)
+static void window_fini(struct window *self)
 {
     if (self->slots)
         reserve_unmap(self->slots, self->capacity * sizeof *self->slots);

@@ -132,17 +132,13 @@ struct group_member {
 };
 
 struct groups {
-    struct group_member *slots; /* NULL: the table has no groups */
+    struct group_member *slots; /* reserved with the other arrays of the table; NULL: it has no groups */
     struct keymap *leaders;     /* of open groups, by their key */
     uint32_t capacity, size;
     uint32_t oldest, newest; /* leaders of open groups, in the order in which they began */
     uint32_t n_open;
     uint32_t hidden; /* items of open groups */
 };
-
-/* The slots are reserved with the table's other arrays. account: as for keymap_new. */
-void groups_init(struct groups *self, uint32_t capacity, uint32_t size, uint64_t *account);
-void groups_fini(struct groups *self);
 
 /* Returns the leader of the open group of a key. UINT32_MAX: there is none. */
 uint32_t groups_find(const struct groups *self, uint64_t group);
@@ -171,16 +167,13 @@ struct window_link {
 };
 
 struct window {
-    struct window_link *slots; /* NULL: the table has no window */
+    struct window_link *slots; /* reserved with the other arrays of the table; NULL: it has no window */
     struct window_link *heads; /* the stale ones, then a ring of lag + 2 versions; the lists are rings, too */
     uint32_t capacity;         /* slots */
     uint32_t lag;              /* at most LIMITER_MOST_LAG: a new version moves so many lists */
     uint64_t version;          /* the newest */
 };
 
-/* The slots are reserved with the table's other arrays. */
-void window_init(struct window *self, uint32_t capacity, uint32_t lag, uint64_t version);
-void window_fini(struct window *self);
 /* Returns the version that an item counts as whose writer names this one. */
 static inline uint64_t window_version(const struct window *self, uint64_t version)
 {

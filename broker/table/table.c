@@ -332,6 +332,13 @@ static bool table_evict_sparse(struct table *self)
     return evict_of(self, SPARSE_PICKS);
 }
 
+/* True if the table's items owe samples that the limiter would allow now: then no item is evicted for memory. */
+static bool room_is_kept(const struct table *self)
+{
+    return self->config->max_times_sampled && limiter_counts(&self->limiter) && table_visible(self) &&
+           limiter_sampleable(&self->limiter, 1) > 0;
+}
+
 static inline bool too_much(const struct table *self)
 {
     if (self->config->max_bytes && self->bytes > (uint64_t)self->config->max_bytes && !room_is_kept(self))
@@ -517,6 +524,15 @@ void table_explain_begin(const struct table *self, uint64_t group, char *text, s
              groups->size, (unsigned long long)limiter_insertable(&self->limiter, all), (unsigned long long)missing,
              open[0] ? "; " : "", open);
 }
+
+/* True if memory may be nearly full: then room_make looks closer. */
+static inline bool room_is_short(const struct tables *tables)
+{
+    const struct store *store = tables->store;
+    uint64_t chunks = slab_bytes(store->slabs)->reserved + store_shared(store).reserved + store->outside;
+    return chunks + store->overhead + store->overhead / 16 > tables->storage_budget;
+}
+static rp_status room_make(struct table *self, rp_error *err);
 
 /* Items that leave with one that comes, if they are too old: one that is too old itself should go at once, and most others are left
  * to the chore. */
@@ -828,12 +844,6 @@ void table_remove_too_much(struct table *self)
 
 #define MIB (1024.0 * 1024.0)
 
-bool room_is_kept(const struct table *self)
-{
-    return self->config->max_times_sampled && limiter_counts(&self->limiter) && table_visible(self) &&
-           limiter_sampleable(&self->limiter, 1) > 0;
-}
-
 /* Returns what is left for chunks: a sixteenth at least, so that a table that once had very many small items goes on with large
  * ones. */
 static uint64_t left_for_chunks(const struct store *store, uint64_t limit)
@@ -959,8 +969,8 @@ static bool loses_memory(const struct table *self)
            (store_memory(store) > budget && contents_are_full(&self->in));
 }
 
-/* At the memory limit a table evicts its own items first; only when it has none left is the item refused. */
-rp_status room_make(struct table *self, rp_error *err)
+/* Evicts for memory, if the table may: its own items first; only when it has none left is the item refused. */
+static rp_status room_make(struct table *self, rp_error *err)
 {
     const struct tables *tables = self->tables;
     const struct store *store = self->store;
@@ -1194,6 +1204,20 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     return RP_OK;
 }
 
+static void table_fini(struct table *self)
+{
+    for (uint32_t i = 0; i < self->n_extensions; i++)
+        self->extensions[i].ops->destroy(self->extensions[i].self);
+    free(self->extensions);
+    for (uint32_t i = 0; self->in.items && i < self->in.high; i++)
+        if (self->in.items[i].span.n)
+            table_release_item(self, &self->in, &self->in.items[i]);
+    contents_fini(&self->in, self);
+    table_newest_layout(self, NO_LAYOUT);
+    free(self->signature.fields);
+    free(self->metadata);
+}
+
 rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err)
 {
     struct table old = *self;
@@ -1214,20 +1238,6 @@ rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err)
     old.in.high = 0;
     table_fini(&old);
     return RP_OK;
-}
-
-void table_fini(struct table *self)
-{
-    for (uint32_t i = 0; i < self->n_extensions; i++)
-        self->extensions[i].ops->destroy(self->extensions[i].self);
-    free(self->extensions);
-    for (uint32_t i = 0; self->in.items && i < self->in.high; i++)
-        if (self->in.items[i].span.n)
-            table_release_item(self, &self->in, &self->in.items[i]);
-    contents_fini(&self->in, self);
-    table_newest_layout(self, NO_LAYOUT);
-    free(self->signature.fields);
-    free(self->metadata);
 }
 
 /* ---- a reset: a table gets empty contents at once, and a chore frees the old contents in slices */

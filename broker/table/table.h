@@ -137,7 +137,6 @@ static inline uint32_t table_slots(const struct table_config *config)
 /* Gives a table that is being restored this many slots, since items keep their slot numbers. Its slots and counters are kept;
  * nothing else is filled yet. */
 rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err);
-void table_fini(struct table *self);
 
 /* Checks whether this priority can be used here: finite, not negative, and what the selectors require. */
 rp_status table_check_priority_(const struct table *self, double priority, rp_error *why);
@@ -323,9 +322,6 @@ static inline void table_mark(struct table *table)
  * keeps them: inserts wait until samples have made room. Any other table evicts. Samples never wait for memory, so
  * waiting inserts continue as soon as somebody samples the table. */
 
-/* True if the table's items owe samples that the limiter would allow now: then no item is evicted for memory. */
-bool room_is_kept(const struct table *self);
-
 /* True if an item over these chunks has to wait for room. An empty table takes an item in any case; a table whose sampler
  * waits for more items takes items up to memory_limit, since nothing else could ever make room. A table that is full of hidden items
  * takes none. */
@@ -335,15 +331,6 @@ static inline bool room_waits(struct table *self, const struct span *span)
     return (self->config->max_times_sampled || self->in.hidden) && room_waits_(self, span);
 }
 
-/* True if memory may be nearly full: then room_make looks closer. */
-static inline bool room_is_short(const struct tables *tables)
-{
-    const struct store *store = tables->store;
-    uint64_t chunks = slab_bytes(store->slabs)->reserved + store_shared(store).reserved + store->outside;
-    return chunks + store->overhead + store->overhead / 16 > tables->storage_budget;
-}
-/* Evicts for memory, if the table may. An error if memory is full and the table has nothing to remove. */
-rp_status room_make(struct table *self, rp_error *err);
 /* Returns the memory of the table: its slots and keys, and the data of its items. */
 uint64_t room_held(const struct table *self);
 /* Returns the table that holds most, for messages. */

@@ -1,4 +1,4 @@
-/* The system's monotonic clock, and one for tests that stands still. */
+/* The system's clocks. */
 #include "proto/base/clock.h"
 
 int64_t clock_of(clockid_t which)
@@ -30,14 +30,4 @@ static int64_t system_now(void *ctx)
 struct clock clock_system(void)
 {
     return (struct clock){.now = system_now};
-}
-
-static int64_t manual_now(void *ctx)
-{
-    return ((const struct clock_manual *)ctx)->now_ns;
-}
-
-struct clock clock_manual(struct clock_manual *manual)
-{
-    return (struct clock){.now = manual_now, .ctx = manual};
 }

@@ -29,10 +29,4 @@ int64_t clock_ns(void);
 /* Seconds since 1970. */
 double clock_unix_s(void);
 
-/* A clock for tests that stands still until it is moved. */
-struct clock_manual {
-    int64_t now_ns;
-};
-struct clock clock_manual(struct clock_manual *manual);
-
 #endif

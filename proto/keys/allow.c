@@ -80,6 +80,14 @@ static int64_t *limit_of(struct quota *quota, uint32_t i)
     return (int64_t *)(void *)((char *)quota + limits[i].offset);
 }
 
+void quota_replace(struct quota *self, const struct quota *by)
+{
+    struct quota from = *by;
+    for (uint32_t i = 0; i < N_LIMITS; i++)
+        if (*limit_of(&from, i) >= 0)
+            *limit_of(self, i) = *limit_of(&from, i);
+}
+
 bool quota_parse(char *word, struct quota *out)
 {
     char *value = strchr(word, '=');
@@ -271,16 +279,6 @@ static void print_change(FILE *file, const void *from)
 static const char header[] = "# Keys that the broker lets in: NAME ROLES PUBLIC [sessions=N granted=BYTES waiting=N "
                              "unread=BYTES inserts=N]\n";
 
-/* Takes over the roles and limits that `from` has. */
-static void merge(struct allowed_key *self, const struct allowed_key *from)
-{
-    struct quota quota = from->quota;
-    self->roles = from->roles ? from->roles : self->roles;
-    for (uint32_t i = 0; i < N_LIMITS; i++)
-        if (*limit_of(&quota, i) >= 0)
-            *limit_of(&self->quota, i) = *limit_of(&quota, i);
-}
-
 /* Adds `with`, removes `who`, or, with both, changes `who`. The folder is locked. */
 static rp_status change(const char *folder, const struct allowed_key *with, const char *who, rp_error *err)
 {
@@ -299,7 +297,8 @@ static rp_status change(const char *folder, const struct allowed_key *with, cons
     }
     if (status == RP_OK && with && without) {
         merged = *without;
-        merge(&merged, with);
+        merged.roles = with->roles ? with->roles : merged.roles;
+        quota_replace(&merged.quota, &with->quota);
         with = &merged;
     }
     if (status == RP_OK && (status = key_file_read(path, false, FILE_MOST, &text, err)) == RP_NOT_FOUND)

@@ -46,6 +46,8 @@ const char *roles_text(uint32_t roles, char *out, size_t size);
 /* The same for a sentence in which one of them is enough: "learner or admin". */
 const char *roles_any(uint32_t roles, char *out, size_t size);
 
+/* Replaces those limits that `by` has: that are not -1. */
+void quota_replace(struct quota *self, const struct quota *by);
 /* Reads a limit, "sessions=10", and changes the text. False: it is wrong. */
 bool quota_parse(char *word, struct quota *out);
 /* Reads one line of the file, and changes the text. False: it is wrong. */

@@ -114,14 +114,12 @@ static ALWAYS_INLINE void shuffle(const struct codec_shape *shape, const uint8_t
         memcpy(out, in, bytes);
 }
 
-void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out)
+void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, bool back)
 {
-    shuffle(shape, in, out, false);
-}
-
-void codec_unshuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out)
-{
-    shuffle(shape, in, out, true);
+    if (back)
+        shuffle(shape, in, out, true);
+    else
+        shuffle(shape, in, out, false);
 }
 
 /* ---- delta */
@@ -328,7 +326,7 @@ static rp_status codec_filter(const struct encoder *self, int32_t codec, const u
     }
     if (codec_has_shuffle(codec)) {
         RP_TRY(codec_room(&scratch->b, &scratch->b_size, self->raw * 2, err));
-        codec_shuffle(self->shape, *out, scratch->b);
+        codec_shuffle(self->shape, *out, scratch->b, false);
         *out = scratch->b;
     }
     return RP_OK;
@@ -479,7 +477,7 @@ rp_status codec_decode(struct codec_scratch *scratch, uint8_t codec, const struc
     if (n < 0 || (size_t)n != raw)
         return err_set(err, RP_DATA_LOSS, "an lz4 block of %zu bytes does not decompress to %zu bytes", size, raw);
     if (shuffled)
-        codec_unshuffle(shape, target, out);
+        codec_shuffle(shape, target, out, true);
     if (codec_has_delta(codec))
         codec_undelta(shape, out);
     return RP_OK;

@@ -18,6 +18,7 @@
 #ifndef PROTO_CODEC_H
 #define PROTO_CODEC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,8 +65,7 @@ rp_status codec_decode(struct codec_scratch *scratch, uint8_t codec, const struc
                        size_t size, void *out, rp_error *err);
 
 /* The stages that codec.c is made of. in and out do not overlap and hold rows * row_bytes bytes. */
-void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
-void codec_unshuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
+void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, bool back);
 void codec_delta(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
 void codec_undelta(const struct codec_shape *shape, uint8_t *rows);
 

@@ -63,7 +63,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *record = malloc(room + 8);
     CHECK(record != NULL);
     memcpy(record, data, size <= room ? size : room);
-    if (size >= sizeof(struct record_head) && record_check(record, size, at, &whole, NULL) == RP_OK)
+    if (record_check_head(record, size, at, &whole, NULL) == RP_OK && whole <= size &&
+        record_check(record, whole, NULL) == RP_OK)
         walk(record, whole, at);
     free(record);
     record = malloc(room);
@@ -71,7 +72,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(record + sizeof(struct record_head), data, size & ~(size_t)7);
     record_seal(record, room, at);
     if (room > sizeof(struct record_head)) {
-        CHECK(record_check(record, room, at, &whole, NULL) == RP_OK && whole == room);
+        CHECK(record_check_head(record, room, at, &whole, NULL) == RP_OK && whole == room);
+        CHECK(record_check(record, room, NULL) == RP_OK);
         walk(record, room, at);
     }
     free(record);

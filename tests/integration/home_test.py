@@ -3,15 +3,12 @@
 import contextlib
 import json
 import socket
-import sys
 
-from browser import Browser, available, fetch
+from browser import Browser, fetch, required
 from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, sets
 from harness import contains, free_ports
 
-if available():
-    print("skipped:", available())
-    sys.exit(77)
+required()
 
 
 class Home(Place):

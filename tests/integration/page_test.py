@@ -7,10 +7,9 @@ import pathlib
 import pty
 import signal
 import subprocess
-import sys
 import time
 
-from browser import Browser, available, fetch
+from browser import Browser, fetch, required
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
 from harness import PORTS, Broker, children, free_ports, json_lines
 from keyrings import COLUMNS, KeyBroker, send
@@ -21,9 +20,7 @@ from metrics_text import Metrics
 from service import Service
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
-if available():
-    print("skipped:", available())
-    sys.exit(77)
+required()
 
 VIEWS = ["now", "tables", "learning", "play", "processes", "broker", "items", "runs"]
 SHOTS = pathlib.Path(os.environ.get("RP_SCREENSHOTS", "screenshots"))

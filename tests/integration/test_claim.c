@@ -2,6 +2,7 @@
 
 #include "agent/run/claim.h"
 #include "proto/base/rng.h"
+#include "tests/support/clock_manual.h"
 #include "tests/support/process.h"
 
 #define ACTORS 3

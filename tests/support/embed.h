@@ -5,6 +5,7 @@
 
 #include "broker/broker.h"
 #include "broker/session/session.h"
+#include "tests/support/clock_manual.h"
 #include "tests/support/test.h"
 
 struct testpeer;

@@ -1,5 +1,6 @@
 #include "proto/base/clock.h"
 
+#include "tests/support/clock_manual.h"
 #include "tests/support/test.h"
 
 TEST(system_clock_never_goes_back)

@@ -1,6 +1,7 @@
 
 #include "broker/journal/record.h"
 #include "proto/base/crc32c.h"
+#include "proto/base/error.h"
 #include "tests/support/test.h"
 
 /* An entry of each type with nothing wrong, in `out`; gives the size of its body. Trailing parts have two elements. */
@@ -207,13 +208,20 @@ static size_t all_types(uint8_t *record, size_t room, uint64_t at)
     return used;
 }
 
+/* Checks a whole record as a reader does. */
+static rp_status check_whole(const uint8_t *record, size_t room, uint64_t at, size_t *size, rp_error *why)
+{
+    RP_TRY(record_check_head(record, room, at, size, why));
+    return *size <= room ? record_check(record, *size, why) : err_set(why, RP_BAD_MESSAGE, "cut short");
+}
+
 TEST(round_trip)
 {
     _Alignas(8) static uint8_t record[16384];
     _Alignas(8) uint8_t body[1024];
     uint64_t at = disk_at(9, 4096);
     size_t used = all_types(record, sizeof record, at), size = 0;
-    assert_int_equal(record_check(record, sizeof record, at, &size, NULL), RP_OK);
+    assert_int_equal(check_whole(record, sizeof record, at, &size, NULL), RP_OK);
     assert_int_equal(size, used);
     struct entry_reader reader = entry_reader((struct record_view){record, size, at});
     struct entry_view entry;
@@ -255,15 +263,15 @@ TEST(damaged_records)
     size_t used = all_types(record, sizeof record, at), size = 0;
     for (size_t i = 0; i < used; i++) {
         record[i] ^= 0x10;
-        if (record_check(record, sizeof record, at, &size, &err) == RP_OK)
+        if (check_whole(record, sizeof record, at, &size, &err) == RP_OK)
             fail_msg("byte %zu changed, and nothing is said", i);
         assert_true(err.text[0]);
         record[i] ^= 0x10;
-        if (record_check(record, i, at, &size, &err) == RP_OK)
+        if (check_whole(record, i, at, &size, &err) == RP_OK)
             fail_msg("cut at %zu, and nothing is said", i);
     }
-    must_fail(record_check(record, used, at + 8, &size, &err), RP_BAD_MESSAGE, "offset 32 of file 2");
-    assert_int_equal(record_check(record, used, at, &size, &err), RP_OK);
+    must_fail(check_whole(record, used, at + 8, &size, &err), RP_BAD_MESSAGE, "offset 32 of file 2");
+    assert_int_equal(check_whole(record, used, at, &size, &err), RP_OK);
 }
 
 /* Entries that run out of their record end the walk; one that was checked never does. */

@@ -11,6 +11,7 @@
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/table/table.h"
+#include "tests/support/clock_manual.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/naive.h"
 #include "tests/support/tempdir.h"

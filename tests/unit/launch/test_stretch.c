@@ -1,6 +1,7 @@
 /* What was achieved between two changes of the number of actors, from counts as a broker shows them. */
 
 #include "agent/launch/run_state.h"
+#include "tests/support/clock_manual.h"
 #include "tests/support/test.h"
 
 static struct run run;

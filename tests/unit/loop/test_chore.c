@@ -2,6 +2,7 @@
 
 #include "broker/loop/loop.h"
 #include "proto/base/clock.h"
+#include "tests/support/clock_manual.h"
 #include "tests/support/test.h"
 
 /* A slice takes one millisecond of the clock. */
