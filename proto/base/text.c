@@ -66,6 +66,15 @@ void text_add(struct text *self, const char *format, ...)
     self->size--;
 }
 
+void text_append(char *out, size_t size, const char *format, ...)
+{
+    size_t used = strlen(out);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out + used, size - used, format, args);
+    va_end(args);
+}
+
 const char *text_get(const struct text *self)
 {
     return self->data ? self->data : "";

@@ -26,6 +26,8 @@ void *text_reserve(struct text *self, size_t n);
 void text_put(struct text *self, const void *data, size_t n);
 /* Adds a formatted text and terminates it. Without memory the process ends (need.h): not for libreplay. */
 void text_add(struct text *self, const char *format, ...) RP_PRINTF(2, 3);
+/* Adds a formatted text to the end of a text that has room for `size` bytes; what does not fit is left out. */
+void text_append(char *out, size_t size, const char *format, ...) RP_PRINTF(3, 4);
 /* Returns the text of text_add; "" if it is empty. */
 const char *text_get(const struct text *self);
 

@@ -3,6 +3,7 @@
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/wire/pb.h"
 #include "tests/chaos/shards.h"
 #include "tests/support/tempdir.h"
 
@@ -11,20 +12,17 @@
 
 /* ---- questions to one shard ---- */
 
-static rp_status ask(struct conn *conn, struct conn_message message, int want, Replay__Reply **out, rp_error *error)
+static rp_status ask(struct conn *conn, struct conn_message message, Replay__Reply__BodyCase want, void *out,
+                     rp_error *error)
 {
     struct conn_reply *reply = NULL;
-    *out = NULL;
     RP_TRY(conn_call(conn, &message, &reply, error));
-    rp_status status = conn_reply_read(reply, out, error);
+    rp_status status = conn_reply_read(reply, want, out, error);
     conn_reply_destroy(&reply);
-    if (status != RP_OK || (int)(*out)->body_case == want)
-        return status;
-    conn_reply_unpacked_free(*out);
-    return err_set(error, RP_BAD_MESSAGE, "the reply is not what was asked for");
+    return status;
 }
 
-static rp_status ask_info(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *error)
+static rp_status ask_info(struct conn *conn, int64_t timeout_ms, Replay__InfoReply **out, rp_error *error)
 {
     Replay__Info body = REPLAY__INFO__INIT;
     body.table = (char *)(uintptr_t)table_names[REPLAY];
@@ -32,7 +30,7 @@ static rp_status ask_info(struct conn *conn, int64_t timeout_ms, Replay__Reply *
     return ask(conn, message, REPLAY__REPLY__BODY_INFO, out, error);
 }
 
-static rp_status ask_list(struct conn *conn, uint32_t table, uint64_t cursor, Replay__Reply **out, rp_error *error)
+static rp_status ask_list(struct conn *conn, uint32_t table, uint64_t cursor, Replay__ListReply **out, rp_error *error)
 {
     Replay__List body = REPLAY__LIST__INIT;
     body.table = (char *)(uintptr_t)table_names[table];
@@ -46,15 +44,15 @@ static rp_status ask_list(struct conn *conn, uint32_t table, uint64_t cursor, Re
 /* Returns the cursor of a shard; NaN: it did not answer. */
 static double cursor_of(struct chaos *self, struct conn *conn, uint32_t shard)
 {
-    Replay__Reply *reply;
+    Replay__InfoReply *reply;
     if (ask_info(conn, SHORT_MS, &reply, NULL) != RP_OK)
         return NAN;
-    const Replay__LimiterInfo *limiter = reply->info->n_tables == 1 ? reply->info->tables[0]->limiter : NULL;
+    const Replay__LimiterInfo *limiter = reply->n_tables == 1 ? reply->tables[0]->limiter : NULL;
     double cursor = limiter ? limiter->cursor : NAN;
     if (!limiter || !(cursor >= limiter->min_diff) || !(cursor <= limiter->max_diff))
         chaos_complain(self, "the cursor of shard %u is %g, the bounds are %g and %g", shard, cursor,
                        limiter ? limiter->min_diff : NAN, limiter ? limiter->max_diff : NAN);
-    conn_reply_unpacked_free(reply);
+    unpack_free(&reply->base);
     return cursor;
 }
 
@@ -161,15 +159,15 @@ static void read_table(struct chaos *self, rp_client *client, uint32_t table, co
     for (uint32_t s = 0; s < self->n; s++) {
         uint64_t cursor = 0;
         do {
-            Replay__Reply *reply;
+            Replay__ListReply *reply;
             if (ask_list(client_shard(client, s), table, cursor, &reply, &err) != RP_OK) {
                 chaos_complain(self, "the items of shard %u cannot be listed: %s", s, err.text);
                 return;
             }
-            for (size_t i = 0; i < reply->list->n_items; i++)
-                check_item(self, keys, table, s, reply->list->items[i]);
-            cursor = reply->list->cursor;
-            conn_reply_unpacked_free(reply);
+            for (size_t i = 0; i < reply->n_items; i++)
+                check_item(self, keys, table, s, reply->items[i]);
+            cursor = reply->cursor;
+            unpack_free(&reply->base);
         } while (cursor);
     }
 }
@@ -213,14 +211,14 @@ static void check_limiters(struct chaos *self, rp_client *client)
 {
     uint64_t inserts = 0, samples = 0, received = atomic_load(&self->sampled[REPLAY]);
     for (uint32_t s = 0; s < self->n; s++) {
-        Replay__Reply *reply;
+        Replay__InfoReply *reply;
         if (ask_info(client_shard(client, s), LONG_MS, &reply, &err) != RP_OK) {
             chaos_complain(self, "shard %u does not answer: %s", s, err.text);
             return;
         }
-        inserts += reply->info->tables[0]->limiter->inserts;
-        samples += reply->info->tables[0]->limiter->samples;
-        conn_reply_unpacked_free(reply);
+        inserts += reply->tables[0]->limiter->inserts;
+        samples += reply->tables[0]->limiter->samples;
+        unpack_free(&reply->base);
     }
     if (inserts != count_of(self))
         chaos_complain(self, "the limiters count %llu inserts, the books %u", (unsigned long long)inserts,

@@ -250,11 +250,10 @@ static uint64_t version_at(struct fixture *f, uint32_t shard)
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = WAIT};
     struct conn_reply *reply = NULL;
     ok(conn_call(client_shard(f->client, shard), &message, &reply, &err));
-    Replay__Reply *wire;
-    conn_reply_read(reply, &wire, &err);
-    assert_non_null(wire);
-    uint64_t version = wire->params && wire->params->n_slots ? wire->params->slots[0]->version : 0;
-    conn_reply_unpacked_free(wire);
+    Replay__ParamsReply *params;
+    ok(conn_reply_read(reply, REPLAY__REPLY__BODY_PARAMS, &params, &err));
+    uint64_t version = params->n_slots ? params->slots[0]->version : 0;
+    unpack_free(&params->base);
     conn_reply_destroy(&reply);
     return version;
 }

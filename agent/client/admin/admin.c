@@ -191,7 +191,7 @@ static rp_status ask(struct conn *conn, const struct conn_message *message, Repl
     struct conn_reply *reply = NULL;
     *out = NULL;
     RP_TRY(conn_call(conn, message, &reply, err));
-    rp_status status = gather_read(reply, want, out, err);
+    rp_status status = conn_reply_read(reply, want, out, err);
     conn_reply_destroy(&reply);
     return status;
 }

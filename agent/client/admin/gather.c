@@ -16,30 +16,15 @@
 
 /* ---- answers ---- */
 
-rp_status gather_read(struct conn_reply *reply, Replay__Reply__BodyCase want, ProtobufCMessage **out, rp_error *err)
-{
-    Replay__Reply *wire;
-    *out = NULL;
-    RP_TRY(conn_reply_read(reply, &wire, err));
-    bool fits = wire->body_case == want;
-    if (fits) {
-        *out = &wire->info->base; /* all bodies share one place */
-        wire->body_case = REPLAY__REPLY__BODY__NOT_SET;
-    }
-    unpack_free(&wire->base);
-    return fits ? RP_OK : err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
-}
-
 /* Reads the reply that came for a question; without one, says why the shard has not answered: the connection's own sentence about an
  * absence, or that it is silent. */
 static void answer_read(struct gather_answer *self, Replay__Reply__BodyCase want, struct conn *conn)
 {
     rp_error err = {0};
-    char title[300];
     self->answered = self->reply && self->reply->answered;
     self->status = self->reply ? conn_reply_status(self->reply, &err) : RP_UNAVAILABLE;
     if (self->status == RP_OK && want != REPLAY__REPLY__BODY__NOT_SET)
-        self->status = gather_read(self->reply, want, &self->body, &err);
+        self->status = conn_reply_read(self->reply, want, &self->body, &err);
     if (self->reply) {
         snprintf(self->problem, sizeof self->problem, "%s", err.text);
         return;
@@ -48,7 +33,7 @@ static void answer_read(struct gather_answer *self, Replay__Reply__BodyCase want
     self->away_ns = conn_away_ns(conn);
     if (!self->problem[0])
         snprintf(self->problem, sizeof self->problem, "%s has not answered within a second after the others",
-                 conn_title(conn, title, sizeof title));
+                 conn_title(conn));
 }
 
 static rp_status answers_judge(struct gather_answers *self, rp_error *err)

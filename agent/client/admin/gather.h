@@ -49,9 +49,6 @@ void gather_explain(rp_client *client, const char *table, rp_status status, rp_e
 /* For changes, which all shards have to make: RP_OK, or the reason of the first that has not, with what became of the others. */
 rp_status gather_all_good(const struct gather_answers *self, const char *done, rp_error *err);
 
-/* Unpacks the body of a reply, which has to be `want`: free it with unpack_free. */
-rp_status gather_read(struct conn_reply *reply, Replay__Reply__BodyCase want, ProtobufCMessage **out, rp_error *err);
-
 /* Makes one body of those of all shards, and gives it to the caller; NULL: no memory. That of a broker without shards is unchanged.
  * Numbers are added by the rows of proto/wire/figures.h. What every shard has said by itself is in `shards`, where shards without an
  * answer are named, too. Texts of waits get their shard in front ("shard 2: ..."); a shard that does not answer is a wait of the kind

@@ -428,13 +428,12 @@ uint32_t client_move_nearest(rp_client *self, uint32_t from)
 
 void client_describe(rp_client *self, char *out, size_t size)
 {
-    size_t at = 0;
     out[0] = '\0';
-    for (uint32_t i = 0; i < self->n && at + 1 < size; i++) {
+    for (uint32_t i = 0; i < self->n; i++) {
         char one[400];
         conn_describe(self->conns[i], one, sizeof one);
         if (one[0])
-            at += (size_t)snprintf(out + at, size - at, "%s%s", at ? "; " : "", one);
+            text_append(out, size, "%s%s", out[0] ? "; " : "", one);
     }
 }
 

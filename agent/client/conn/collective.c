@@ -36,8 +36,7 @@ static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_e
 {
     RP_TRY(conn_reply_status(reply, err));
     uint64_t numbers[2]; /* the value is zigzag encoded */
-    if (!conn_reply_numbers(reply, REPLAY__REPLY__BODY_COUNTER, numbers, 2))
-        return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not a counter's value");
+    RP_TRY(conn_reply_numbers(reply, REPLAY__REPLY__BODY_COUNTER, numbers, 2, err));
     if (value)
         *value = (int64_t)(numbers[1] >> 1) ^ -(int64_t)(numbers[1] & 1);
     return RP_OK;
@@ -56,9 +55,8 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
     struct conn_reply *reply = conn_ticket_await(ticket, deadline);
     conn_waited_add(conn, clock_ns() - start);
     if (!reply && !conn_is_stopped()) {
-        char title[300];
-        return err_set(err, RP_DEADLINE_EXCEEDED, "%s has not answered an addition within %lld ms",
-                       conn_title(conn, title, sizeof title), (long long)timeout_ms);
+        return err_set(err, RP_DEADLINE_EXCEEDED, "%s has not answered an addition within %lld ms", conn_title(conn),
+                       (long long)timeout_ms);
     }
     rp_status status = reply ? read_value(reply, value, err) : conn_stopped(err);
     conn_reply_destroy(&reply);
@@ -121,8 +119,7 @@ enum { REPLY_ROUND = 1, REPLY_CONTRIBUTORS, REPLY_MEMBERS, REPLY_COUNTED, REPLY_
 
 static rp_status read_reply(const struct conn_reply *reply, uint64_t numbers[REPLY_FIELDS], rp_error *err)
 {
-    bool read = conn_reply_numbers(reply, REPLAY__REPLY__BODY_REDUCE, numbers, REPLY_FIELDS);
-    return read ? RP_OK : err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
+    return conn_reply_numbers(reply, REPLAY__REPLY__BODY_REDUCE, numbers, REPLY_FIELDS, err);
 }
 
 /* Sends JOIN or LEAVE. */

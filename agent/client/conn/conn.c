@@ -113,8 +113,9 @@ struct conn {
     bool dealer_used, monitor_used;
     uint64_t n_replies; /* taken so far */
     struct requests pending;
-    uint64_t taken;     /* id of the last request that another thread has submitted and this thread has taken */
-    struct pollfd *fds; /* what the last poll waited for */
+    struct conn_reply other; /* the message that answers none of them: a notice, or an answer to HELLO */
+    uint64_t taken;          /* id of the last request that another thread has submitted and this thread has taken */
+    struct pollfd *fds;      /* what the last poll waited for */
     uint32_t fds_capacity;
     struct conn_part *parts;
     struct conn_trace tracing;
@@ -272,13 +273,14 @@ static bool has_number(const struct conn *self)
     return conn_shards_several(self->shards) && conn_shard(self) != CONN_SHARD_UNKNOWN;
 }
 
-const char *conn_title(const struct conn *self, char *out, size_t size)
+const char *conn_title(const struct conn *self)
 {
+    static _Thread_local char text[300];
     if (has_number(self))
-        snprintf(out, size, "shard %u at %s", self->shard, conn_endpoint(self));
+        snprintf(text, sizeof text, "shard %u at %s", self->shard, conn_endpoint(self));
     else
-        snprintf(out, size, "the broker at %s", conn_endpoint(self));
-    return out;
+        snprintf(text, sizeof text, "the broker at %s", conn_endpoint(self));
+    return text;
 }
 
 void conn_describe(struct conn *self, char *out, size_t size)
@@ -342,7 +344,7 @@ static int64_t expire_requests(struct conn *self, int64_t now_ns)
             next = request->deadline_ns < next ? request->deadline_ns : next;
             continue;
         }
-        char text[sizeof request->reply->text];
+        char text[sizeof request->reply.text];
         requests_take(&self->pending, request->id);
         if (request->cancelled) {
             request_end(request, RP_CANCELLED, "cancelled by the caller");
@@ -350,8 +352,8 @@ static int64_t expire_requests(struct conn *self, int64_t now_ns)
             conn_describe(self, text, sizeof text);
             request_end(request, RP_UNAVAILABLE, "%s", text);
         } else {
-            request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms",
-                        conn_title(self, text, sizeof text), (long long)request->timeout_ms);
+            request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms", conn_title(self),
+                        (long long)request->timeout_ms);
         }
         after = TAILQ_FIRST(&self->pending.list); /* a reply function may have sent a request */
         next = INT64_MAX;
@@ -645,7 +647,6 @@ static void link_close(struct conn *self)
 /* Says in the log that no broker answers: a caller without a time-out would wait in silence. */
 static void link_warn(struct conn *self, int64_t now_ns)
 {
-    char quoted[160];
     int64_t pause = 2 * self->warn_pause_ns;
     self->warn_pause_ns = pause < WARN_PAUSE_MOST_NS ? pause : WARN_PAUSE_MOST_NS;
     self->warn_time = now_ns + self->warn_pause_ns;
@@ -655,7 +656,7 @@ static void link_warn(struct conn *self, int64_t now_ns)
     pthread_mutex_unlock(&self->mutex);
     log_line(LEVEL_WARN, "C0106", refused ? "still refused; still trying" : "no broker answers; still trying",
              "endpoint=%s waited_s=%.0f reason=%s hint=\"%s\"", self->endpoint, (double)(now_ns - self->lost_ns) / 1e9,
-             log_quote(quoted, sizeof quoted, self->reason[0] ? self->reason : "no answer"),
+             log_text(self->reason[0] ? self->reason : "no answer"),
              known ? "has it stopped? Its log says why"
                    : "is replay-broker running, and is this its service endpoint?");
 }
@@ -689,9 +690,7 @@ static void link_fail(struct conn *self, const char *why, int64_t now_ns)
     set_link(self, LINK_DOWN, now_ns);
     if (!was_up)
         return;
-    char quoted[128];
-    log_line(LEVEL_WARN, "C0101", "connection lost", "endpoint=%s reason=%s", self->endpoint,
-             log_quote(quoted, sizeof quoted, why));
+    log_line(LEVEL_WARN, "C0101", "connection lost", "endpoint=%s reason=%s", self->endpoint, log_text(why));
     drop_once(self, NULL, true);
     for (struct conn_part *part = self->parts; part; part = part->next)
         part->ops->down(part);
@@ -699,14 +698,13 @@ static void link_fail(struct conn *self, const char *why, int64_t now_ns)
 
 static void link_refused(struct conn *self, const rp_error *refusal, int64_t now_ns)
 {
-    char quoted[256];
     pthread_mutex_lock(&self->mutex);
     bool news = self->hello && strcmp(self->refusal.text, refusal->text) != 0;
     self->refusal = *refusal;
     pthread_mutex_unlock(&self->mutex);
     if (news)
         log_line(LEVEL_WARN, "C0104", "connection refused", "endpoint=%s reason=%s", self->endpoint,
-                 log_quote(quoted, sizeof quoted, refusal->text));
+                 log_text(refusal->text));
     link_fail(self, refusal->text, now_ns);
 }
 
@@ -856,10 +854,8 @@ static void link_watch(struct conn *self, int64_t now_ns)
 
 void conn_reset(struct conn *self, const char *why)
 {
-    char quoted[128];
     if (!self->reset_wanted && self->link == LINK_UP)
-        log_line(LEVEL_WARN, "C0103", "giving up a connection", "endpoint=%s reason=%s", self->endpoint,
-                 log_quote(quoted, sizeof quoted, why));
+        log_line(LEVEL_WARN, "C0103", "giving up a connection", "endpoint=%s reason=%s", self->endpoint, log_text(why));
     self->reset_wanted = true;
 }
 
@@ -1000,7 +996,7 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
     } else if (id == self->hello_id) {
         link_answer(self, reply);
     } else {
-        struct conn_request *request = take_answered(self, id, (rp_status)reply->view.status);
+        struct conn_request *request = take_answered(self, id, reply->status);
         if (request) {
             if (request->traced_ns) {
                 const ProtobufCFieldDescriptor *field =
@@ -1013,32 +1009,26 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
             }
             if (request->field == REPLAY__REQUEST__BODY_SAMPLE && self->hello)
                 reply->arena = conn_arena_ref(self->hello->arena);
-            request_answer(request, reply);
+            request_answer(request);
             return;
         }
     }
-    requests_drop_reply(&self->pending, reply);
+    reply_clear(reply);
 }
 
 static void take_replies(struct conn *self)
 {
     struct conn_reply *reply;
-    uint64_t lost;
     for (int i = 0; i < DRAIN_REPLIES; i++) {
         struct port from = {self->dealer, self->broker.channels ? &self->broker.channels->replies : NULL};
         bool open = from.channel || (from.socket && self->dealer_used);
-        if (!open || !requests_receive(&self->pending, from, &reply, &lost)) {
+        if (!open || !requests_receive(&self->pending, from, &self->other, &reply)) {
             self->dealer_used = false;
             return;
         }
         self->n_replies++;
-        struct conn_request *request = NULL;
         if (reply)
             take_reply(self, reply);
-        else if (lost && lost == self->hello_id) /* there was no memory for the answer */
-            link_no_memory(self);
-        else if (lost && (request = take_answered(self, lost, RP_NO_MEMORY)) != NULL)
-            request_end(request, RP_NO_MEMORY, "no memory for the broker's reply");
     }
 }
 
@@ -1121,9 +1111,8 @@ static uint32_t add_parts(struct conn *self, bool *ready)
 /* Returns the milliseconds until a time, at most `most`. */
 static int ms_until(int64_t until_ns, int most)
 {
-    int64_t left = until_ns - clock_ns();
-    int64_t left_ms = left <= 0 ? 0 : (left - 1) / NS_PER_MS + 1;
-    return left_ms < most ? (int)left_ms : most;
+    int64_t left_ms = conn_left_ms(until_ns);
+    return left_ms >= 0 && left_ms < most ? (int)left_ms : most;
 }
 
 /* Waits until there is something to do, or until the time has come. */
@@ -1396,7 +1385,8 @@ static void init(struct conn *self, const struct conn_plan *plan)
     TAILQ_INIT(&self->submitted);
     TAILQ_INIT(&self->loans);
     TAILQ_INIT(&self->pending.list);
-    conn_cond_init(&self->changed);
+    reply_init(&self->other);
+    pthread_cond_init(&self->changed, NULL);
     int64_t min_ms = options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
     int64_t max_ms = options->backoff_max_ms > 0 ? options->backoff_max_ms : 500;
     min_ms = min_ms < BACKOFF_MOST_MS ? min_ms : BACKOFF_MOST_MS;
@@ -1441,14 +1431,10 @@ static rp_status start(struct conn *self, rp_error *err)
     self->started = self->broker.turn != NULL;
     if (self->started)
         return RP_OK;
-    if (pipe(fds) != 0)
+    if (pipe2(fds, O_NONBLOCK | O_CLOEXEC) != 0)
         return err_set(err, RP_IO, "no pipe for the client's thread: %s", strerror(errno));
     self->wake_read = fds[0];
     self->wake_write = fds[1];
-    for (int i = 0; i < 2; i++) {
-        fcntl(fds[i], F_SETFL, O_NONBLOCK);
-        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
-    }
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -140,8 +140,8 @@ uint64_t conn_reconnects(struct conn *self);
 int64_t conn_away_ns(struct conn *self);
 /* Returns the number of the shard that this connection leads to; 0 if the broker is alone. */
 uint32_t conn_shard(const struct conn *self);
-/* Writes "the broker at tcp://..." or "shard 2 at tcp://...". Returns out. */
-const char *conn_title(const struct conn *self, char *out, size_t size);
+/* Returns "the broker at tcp://..." or "shard 2 at tcp://...", in memory of this thread that serves until the next call. */
+const char *conn_title(const struct conn *self);
 /* Writes "no broker answers at tcp://... for 3.2 s" or "shard 2 at tcp://... has not answered for 3.2 s" ("does not answer", if
  * it never has), or why the broker is refused, or "" while it is connected. */
 void conn_describe(struct conn *self, char *out, size_t size);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/client/conn/wait.h"
+#include "proto/wire/pb.h"
 #include "replay/types.h"
 
 /* ---- one broker's answer */
@@ -12,44 +13,35 @@
 /* Replaces "*" by the host in a tcp endpoint. False: out of memory. */
 static bool complete_endpoint(char **endpoint, const char *host)
 {
-    static const char any[] = "tcp://*:";
-    if (strncmp(*endpoint, any, sizeof any - 1) != 0 || !host)
+    char *whole;
+    if (strncmp(*endpoint, "tcp://*:", 8) != 0 || !host)
         return true;
-    size_t size = strlen(*endpoint) + strlen(host);
-    char *out = malloc(size);
-    if (!out)
+    if (asprintf(&whole, "tcp://%s%s", host, strrchr(*endpoint, ':')) < 0)
         return false;
-    snprintf(out, size, "tcp://%s:%s", host, *endpoint + sizeof any - 1);
     free(*endpoint);
-    *endpoint = out;
+    *endpoint = whole;
     return true;
 }
 
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err)
 {
-    Replay__Reply *wire;
-    if (conn_reply_read(reply, &wire, err) != RP_OK)
+    Replay__HelloReply *says;
+    if (conn_reply_read(reply, REPLAY__REPLY__BODY_HELLO, &says, err) != RP_OK)
         return NULL;
-    if (wire->body_case != REPLAY__REPLY__BODY_HELLO) {
-        err_set(err, RP_BAD_MESSAGE, "the broker's reply is not an answer to HELLO");
-        conn_reply_unpacked_free(wire);
-        return NULL;
-    }
-    Replay__HelloReply *says = wire->hello;
     struct conn_hello *self = calloc(1, sizeof *self);
     bool ok = self && complete_endpoint(&says->ingest, host);
     for (size_t i = 0; ok && i < says->n_shards; i++)
         ok = complete_endpoint(&says->shards[i], host);
     if (!ok) {
         err_set(err, RP_NO_MEMORY, "no memory for the broker's answer to HELLO");
-        conn_reply_unpacked_free(wire);
+        unpack_free(&says->base);
         free(self);
         return NULL;
     }
     says->max_batch = says->max_batch ? says->max_batch : 1024;
     says->max_keys = says->max_keys ? says->max_keys : 1024;
     says->max_message_bytes = says->max_message_bytes ? says->max_message_bytes : UINT64_C(64) << 20;
-    *self = (struct conn_hello){.refs = 1, .wire = wire, .says = says};
+    *self = (struct conn_hello){.refs = 1, .says = says};
     return self;
 }
 
@@ -66,7 +58,7 @@ void conn_hello_unref(struct conn_hello **self_p)
     *self_p = NULL;
     if (!self || __atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
         return;
-    conn_reply_unpacked_free(self->wire);
+    unpack_free(&self->says->base);
     conn_arena_unref(&self->arena);
     free(self);
 }
@@ -79,7 +71,6 @@ uint32_t conn_hello_count(const struct conn_hello *self)
 rp_status conn_hello_table(const struct conn_hello *self, const char *name, uint32_t *index, rp_error *err)
 {
     char list[300] = "";
-    size_t at = 0;
     if (!name || strlen(name) > RP_MAX_NAME)
         return err_set(err, RP_INVALID_ARGUMENT, "a table's name has 1 to %u bytes", RP_MAX_NAME);
     for (uint32_t i = 0; i < self->says->n_tables; i++) {
@@ -89,8 +80,7 @@ rp_status conn_hello_table(const struct conn_hello *self, const char *name, uint
                 *index = i;
             return RP_OK;
         }
-        if (at < sizeof list - 1)
-            at += (size_t)snprintf(list + at, sizeof list - at, "%s'%.64s'", i ? ", " : "", other);
+        text_append(list, sizeof list, "%s'%.64s'", i ? ", " : "", other);
     }
     return err_set(err, RP_NOT_FOUND, "no table '%.64s': the broker has %s", name,
                    self->says->n_tables ? list : "no tables");
@@ -109,7 +99,7 @@ void conn_shards_init(struct conn_shards *self)
 {
     *self = (struct conn_shards){.n = 0};
     pthread_mutex_init(&self->mutex, NULL);
-    conn_cond_init(&self->changed);
+    pthread_cond_init(&self->changed, NULL);
 }
 
 void conn_shards_fini(struct conn_shards *self)

@@ -15,9 +15,7 @@
 /* The newest answer to a HELLO: immutable and reference-counted. */
 struct conn_hello {
     uint32_t refs;
-    Replay__Reply *wire;
-    /* Borrowed from it, with defaults filled in and '*' replaced in endpoints. */
-    const Replay__HelloReply *says;
+    Replay__HelloReply *says; /* with defaults filled in and '*' replaced in endpoints */
     struct conn_arena *arena; /* the broker's memory; NULL: it is not here */
 };
 

@@ -295,7 +295,7 @@ static void *link_new(size_t bytes, rp_client *client, const char *name, rp_erro
     self->client = client;
     strcpy(self->name, name);
     pthread_mutex_init(&self->lock, NULL);
-    conn_cond_init(&self->changed);
+    pthread_cond_init(&self->changed, NULL);
     return self;
 }
 
@@ -329,12 +329,11 @@ static rp_status link_take_error(struct link *self, const char *what, rp_error *
 static void shard_keep_error(const struct shard *shard, const rp_error *error)
 {
     struct link *self = shard->link;
-    char title[300];
     if (self->error.status != RP_OK)
         return;
     self->error = *error;
     if (client_shards(self->client) > 1)
-        err_prefix(&self->error, "%s", conn_title(shard->conn, title, sizeof title));
+        err_prefix(&self->error, "%s", conn_title(shard->conn));
 }
 
 /* Attaches to the connection of a shard. */
@@ -815,7 +814,7 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
     if (!why[0])
         memcpy(why, waits, sizeof why);
     return err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' was not stored within %lld ms: %s%s", publisher->link.name,
-                   (long long)timeout_ms, silent ? conn_title(open->shard.conn, why, sizeof why) : why,
+                   (long long)timeout_ms, silent ? conn_title(open->shard.conn) : why,
                    silent ? " has not answered" : "");
 }
 

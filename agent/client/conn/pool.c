@@ -17,7 +17,7 @@ struct pool {
     /* Owner's thread. */
     uint64_t file_used; /* bytes */
     struct pool_block *local;
-    int64_t taken; /* calls of pool_get minus calls of pool_reuse */
+    int64_t taken; /* calls of pool_get */
     /* Any thread. */
     _Atomic(struct pool_block *) returned;
     atomic_uint idle; /* on that stack */
@@ -118,14 +118,6 @@ void *pool_get(struct pool *self)
     }
     self->taken++;
     return block + 1;
-}
-
-void pool_reuse(struct pool *self, void *data)
-{
-    struct pool_block *block = (struct pool_block *)data - 1;
-    block->next = self->local;
-    self->local = block;
-    self->taken--;
 }
 
 /* Frees the blocks of a list that are on the heap, and returns the others: they stay in the file. */
@@ -230,7 +222,7 @@ static void retire(struct chunk_arena_front *self)
         return;
     int64_t taken = self->taken;
     if (atomic_fetch_add_explicit(&self->arena->balance, taken, memory_order_acq_rel) + taken == 0)
-        pool_reuse(self->pool, self->arena);
+        pool_put(self->arena);
     self->arena = NULL;
     self->taken = 0;
 }

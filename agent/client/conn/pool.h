@@ -35,8 +35,6 @@ bool pool_shares(const struct pool *self);
 uint64_t pool_place(const void *block);
 /* Takes a block, aligned for any type and not cleared. NULL: out of memory. Owner's thread. */
 void *pool_get(struct pool *self);
-/* Returns a block. Owner's thread. */
-void pool_reuse(struct pool *self, void *block);
 /* Returns a block. Any thread. */
 void pool_put(void *block);
 /* Collects blocks; pool_chain_put returns them and empties the chain. Any thread. */

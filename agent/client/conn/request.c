@@ -19,23 +19,24 @@ struct conn_reply *reply_no_memory(void)
     return (struct conn_reply *)(uintptr_t)&no_memory;
 }
 
-static struct conn_reply *reply_new(void)
+void reply_init(struct conn_reply *self)
 {
-    struct conn_reply *self = calloc(1, sizeof *self);
-    if (!self)
-        return NULL;
     zmq_msg_init(&self->header);
     self->payload = self->few;
     self->capacity = REPLY_FRAMES;
-    return self;
+    self->n_payload = 0;
+    self->answered = false;
 }
 
-static void reply_close_frames(struct conn_reply *self)
+void reply_clear(struct conn_reply *self)
 {
     zmq_msg_close(&self->header);
     for (uint32_t i = 0; i < self->n_payload; i++)
         zmq_msg_close(&self->payload[i]);
-    self->n_payload = 0;
+    if (self->payload != self->few)
+        free(self->payload);
+    conn_arena_unref(&self->arena);
+    reply_init(self);
 }
 
 void conn_reply_destroy(struct conn_reply **self)
@@ -44,11 +45,8 @@ void conn_reply_destroy(struct conn_reply **self)
     *self = NULL;
     if (!reply || reply == &no_memory)
         return;
-    reply_close_frames(reply);
-    if (reply->payload != reply->few)
-        free(reply->payload);
-    conn_arena_unref(&reply->arena);
-    free(reply);
+    reply_clear(reply);
+    free(reply); /* its request */
 }
 
 rp_status conn_reply_status(const struct conn_reply *self, rp_error *err)
@@ -62,25 +60,28 @@ rp_status conn_reply_status(const struct conn_reply *self, rp_error *err)
     return err_set(err, self->status, "%.*s", (int)self->view.text.size, self->view.text.data);
 }
 
-rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err)
+static rp_status other_body(rp_error *err)
 {
-    *out = NULL;
-    if (!self->answered)
-        return conn_reply_status(self, err);
-    zmq_msg_t *header = (zmq_msg_t *)(uintptr_t)&self->header; /* zmq_msg_data takes no const */
-    ProtobufCMessage *wire;
-    rp_status status = unpack(&replay__reply__descriptor, zmq_msg_data(header), zmq_msg_size(header), &wire);
-    if (status == RP_NO_MEMORY)
-        return err_set(err, RP_NO_MEMORY, "no memory for the broker's reply");
-    if (status != RP_OK)
-        return err_set(err, RP_BAD_MESSAGE, "the broker's reply cannot be decoded");
-    *out = (Replay__Reply *)wire;
-    return RP_OK;
+    return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
 }
 
-void conn_reply_unpacked_free(Replay__Reply *wire)
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply__BodyCase body, void *out, rp_error *err)
 {
-    unpack_free((ProtobufCMessage *)wire);
+    ProtobufCMessage *message = NULL;
+    rp_status status = conn_reply_status(self, err);
+    if (status == RP_OK && self->view.body != body) {
+        status = other_body(err);
+    } else if (status == RP_OK) {
+        const ProtobufCFieldDescriptor *field =
+            protobuf_c_message_descriptor_get_field(&replay__reply__descriptor, body);
+        status = unpack(field->descriptor, self->view.data, self->view.size, &message);
+        if (status != RP_OK)
+            err_set(err, status,
+                    status == RP_NO_MEMORY ? "no memory for the broker's reply"
+                                           : "the broker's reply cannot be decoded");
+    }
+    memcpy(out, &message, sizeof message); /* a pointer to a message of any type */
+    return status;
 }
 
 bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n)
@@ -95,10 +96,10 @@ bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n)
     return more == 0;
 }
 
-bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n)
+rp_status conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n, rp_error *err)
 {
     bool has = self->answered && self->view.body == body;
-    return read_numbers(self->view.data, has ? self->view.size : 0, numbers, n) && has;
+    return read_numbers(self->view.data, has ? self->view.size : 0, numbers, n) && has ? RP_OK : other_body(err);
 }
 
 static bool reply_add_frame(struct conn_reply *self, zmq_msg_t *frame)
@@ -168,9 +169,7 @@ struct conn_request *request_new(uint64_t client, const struct conn_message *mes
     self->deadline_ns = conn_deadline(message->timeout_ms);
     if (n_payload)
         self->payload = malloc(n_payload * sizeof *self->payload);
-    self->reply = reply_new();
-    if ((n_payload && !self->payload) || !self->reply || !write_header(&self->header, client, message)) {
-        conn_reply_destroy(&self->reply);
+    if ((n_payload && !self->payload) || !write_header(&self->header, client, message)) {
         free(self->payload);
         free(self);
         return NULL;
@@ -180,17 +179,24 @@ struct conn_request *request_new(uint64_t client, const struct conn_message *mes
         zmq_msg_move(&self->payload[i], &message->payload[i]);
     }
     self->n_payload = n_payload;
+    reply_init(&self->reply);
     return self;
 }
 
-void request_free(struct conn_request *self)
+/* Frees what was sent. Returns the reply, which goes on. */
+static struct conn_reply *request_close(struct conn_request *self)
 {
     zmq_msg_close(&self->header);
     for (uint32_t i = 0; i < self->n_payload; i++)
         zmq_msg_close(&self->payload[i]);
     free(self->payload);
-    conn_reply_destroy(&self->reply);
-    free(self);
+    return &self->reply;
+}
+
+void request_free(struct conn_request *self)
+{
+    struct conn_reply *reply = request_close(self);
+    conn_reply_destroy(&reply);
 }
 
 void request_name(struct conn_request *self, uint64_t id)
@@ -218,22 +224,19 @@ bool request_transmit(struct conn_request *self, struct port to, uint64_t settle
     return true;
 }
 
-void request_answer(struct conn_request *self, struct conn_reply *reply)
+void request_answer(struct conn_request *self)
 {
-    self->fn(self->ctx, reply);
-    request_free(self);
+    self->fn(self->ctx, request_close(self));
 }
 
 void request_end(struct conn_request *self, rp_status status, const char *format, ...)
 {
-    struct conn_reply *reply = self->reply;
     va_list args;
     va_start(args, format);
-    vsnprintf(reply->text, sizeof reply->text, format, args);
+    vsnprintf(self->reply.text, sizeof self->reply.text, format, args);
     va_end(args);
-    reply->status = status;
-    self->reply = NULL;
-    request_answer(self, reply);
+    self->reply.status = status;
+    request_answer(self);
 }
 
 /* ---- requests that wait */
@@ -267,56 +270,32 @@ struct conn_request *requests_take(struct requests *self, uint64_t id)
     return request;
 }
 
-void requests_drop_reply(struct requests *self, struct conn_reply *reply)
-{
-    struct conn_request *request = requests_find(self, reply->view.id);
-    if (!request || request->reply) {
-        conn_reply_destroy(&reply);
-        return;
-    }
-    reply_close_frames(reply);
-    zmq_msg_init(&reply->header);
-    reply->answered = false;
-    request->reply = reply;
-}
-
-bool requests_receive(struct requests *self, struct port from, struct conn_reply **out, uint64_t *lost)
+bool requests_receive(struct requests *self, struct port from, struct conn_reply *other, struct conn_reply **out)
 {
     zmq_msg_t frame;
     struct wire_reply view;
     bool more = false;
     *out = NULL;
-    *lost = 0;
     zmq_msg_init(&frame);
     bool got = port_receive(from, &frame, &more);
     if (got && from.channel) /* a socket removes the envelope itself */
         got = more && port_receive(from, &frame, &more);
-    if (!got) {
-        zmq_msg_close(&frame);
-        return false;
-    }
-    bool sound = wire_read_reply(zmq_msg_data(&frame), zmq_msg_size(&frame), &view, NULL) == RP_OK;
-    struct conn_request *request = sound ? requests_find(self, view.id) : NULL;
-    struct conn_reply *reply = request ? request->reply : sound ? reply_new() : NULL;
-    if (request)
-        request->reply = NULL;
-    bool ok = reply != NULL;
-    if (ok)
+    if (got && wire_read_reply(zmq_msg_data(&frame), zmq_msg_size(&frame), &view, NULL) == RP_OK) {
+        struct conn_request *request = requests_find(self, view.id);
+        struct conn_reply *reply = *out = request ? &request->reply : other;
         zmq_msg_move(&reply->header, &frame);
-    while (more && port_receive(from, &frame, &more))
-        ok = ok && reply_add_frame(reply, &frame);
-    zmq_msg_close(&frame);
-    if (ok) {
         wire_read_reply(zmq_msg_data(&reply->header), zmq_msg_size(&reply->header), &reply->view, NULL);
         reply->answered = true;
-        reply->status = (rp_status)reply->view.status;
-        *out = reply;
-        return true;
+        reply->status = (rp_status)view.status;
     }
-    *lost = sound ? view.id : 0;
-    if (reply) {
-        reply->view.id = view.id;
-        requests_drop_reply(self, reply);
+    bool ok = *out != NULL;
+    while (got && more && port_receive(from, &frame, &more))
+        ok = ok && reply_add_frame(*out, &frame);
+    zmq_msg_close(&frame);
+    if (*out && !ok) {
+        (*out)->answered = false;
+        (*out)->status = RP_NO_MEMORY;
+        memcpy((*out)->text, no_memory.text, sizeof no_memory.text);
     }
-    return true;
+    return got;
 }

@@ -1,6 +1,6 @@
 /* Requests in flight, and the replies to them.
  *
- * A request owns its frames, so that it can be sent again, and the memory for its reply, so that it can always be answered. */
+ * A request owns its frames, so that it can be sent again. Its reply is a part of it, so that it can always be answered. */
 #ifndef AGENT_CLIENT_REQUEST_H
 #define AGENT_CLIENT_REQUEST_H
 
@@ -19,7 +19,8 @@
 
 #define REPLY_FRAMES 4u
 
-/* A reply belongs to the reply function that gets it: conn_reply_destroy. It may take payload frames with zmq_msg_move. */
+/* The reply to a request, at the start of its memory. It belongs to the reply function that gets it: conn_reply_destroy. It may take
+ * payload frames with zmq_msg_move. */
 struct conn_reply {
     rp_status status;       /* of the broker's reply, or the library's if no reply came */
     bool answered;          /* the broker has replied: header and view are valid */
@@ -35,16 +36,19 @@ struct conn_reply {
 typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
 
 void conn_reply_destroy(struct conn_reply **self);
+/* Makes an empty reply, and empties one that was received: its memory takes the next. */
+void reply_init(struct conn_reply *self);
+void reply_clear(struct conn_reply *self);
 /* Puts the reply's status and sentence into err and returns the status. RP_OK leaves err alone. */
 rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
-/* Unpacks the header with protobuf-c; free the result with conn_reply_unpacked_free, which allows NULL. RP_BAD_MESSAGE, RP_NO_MEMORY,
- * or the library's own status if no reply came: *out is NULL. */
-rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
-void conn_reply_unpacked_free(Replay__Reply *wire);
+/* Unpacks the body of a reply with protobuf-c: free it with unpack_free, which allows NULL. Without RP_OK *out is NULL: the reply's own
+ * status, RP_NO_MEMORY, or RP_BAD_MESSAGE if it has another body or is damaged. */
+rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply__BodyCase body, void *out, rp_error *err);
 /* Reads the numbers of a message without memory: that of field i goes to numbers[i], absent ones are 0. False: it is damaged. */
 bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n);
-/* The same of the body. False: the reply has another body, or it is damaged. */
-bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n);
+/* The same of the body, whatever the status is. RP_BAD_MESSAGE: the reply has another body, or it is damaged. */
+rp_status conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n,
+                             rp_error *err);
 /* Returns a constant reply with RP_NO_MEMORY. */
 struct conn_reply *reply_no_memory(void);
 
@@ -71,6 +75,7 @@ struct loan {
 };
 
 struct conn_request {
+    struct conn_reply reply; /* first */
     uint64_t id;
     uint32_t field;                 /* of the body */
     TAILQ_ENTRY(conn_request) link; /* in the order of sending */
@@ -83,8 +88,7 @@ struct conn_request {
     int64_t traced_ns; /* when it was sent; 0: no trace was on */
     conn_reply_fn *fn;
     void *ctx;
-    struct conn_part *part;   /* not NULL: sent once, for this part */
-    struct conn_reply *reply; /* for the answer */
+    struct conn_part *part; /* not NULL: sent once, for this part */
     bool cancelled;
     bool sent;  /* at least once */
     bool again; /* was retried because there was no memory, here or at the broker; it is not retried again */
@@ -96,8 +100,8 @@ void request_free(struct conn_request *self);
 void request_name(struct conn_request *self, uint64_t id);
 /* Sends the request. settled: the id up to which all samples were read or cancelled. False: the way does not take it. */
 bool request_transmit(struct conn_request *self, struct port to, uint64_t settled);
-/* End a request that was taken out: with this reply, which is taken, or with a status of the library. */
-void request_answer(struct conn_request *self, struct conn_reply *reply);
+/* End a request that was taken out: with the reply that it has received, or with a status of the library. */
+void request_answer(struct conn_request *self);
 void request_end(struct conn_request *self, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
 
 TAILQ_HEAD(request_list, conn_request);
@@ -115,10 +119,8 @@ void requests_add(struct requests *self, struct conn_request *request);
 struct conn_request *requests_find(const struct requests *self, uint64_t id);
 struct conn_request *requests_take(struct requests *self, uint64_t id);
 
-/* Receives one message; false: there is none. Gives *reply to the caller. *reply NULL: the message is damaged, or there is no
- * memory for it, and *lost is the id of the request that it answers. */
-bool requests_receive(struct requests *self, struct port from, struct conn_reply **reply, uint64_t *lost);
-/* Drops a reply. A request that still waits gets the memory back for its next one. */
-void requests_drop_reply(struct requests *self, struct conn_reply *reply);
+/* Receives one message; false: there is none. *reply is that of the request that it answers, or `other`; NULL: the message is damaged. A
+ * reply that there is no memory for has this status. Empty it with reply_clear unless its request is answered. */
+bool requests_receive(struct requests *self, struct port from, struct conn_reply *other, struct conn_reply **reply);
 
 #endif

@@ -55,15 +55,6 @@ int64_t conn_with_grace(int64_t timeout_ms, int64_t grace_ms)
     return timeout_ms < 0 || timeout_ms > INT64_MAX - grace_ms ? -1 : timeout_ms + grace_ms;
 }
 
-void conn_cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
 {
     if (deadline_ns == INT64_MAX) {
@@ -71,7 +62,7 @@ bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadli
         return true;
     }
     struct timespec t = {.tv_sec = (time_t)(deadline_ns / NS_PER_S), .tv_nsec = (long)(deadline_ns % NS_PER_S)};
-    return pthread_cond_timedwait(cond, mutex, &t) != ETIMEDOUT;
+    return pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC, &t) != ETIMEDOUT;
 }
 
 int64_t conn_watch_begin(int64_t deadline_ns)

@@ -18,7 +18,6 @@ int64_t conn_left_ms(int64_t deadline_ns);
 /* Returns the sum of a time-out and a grace period; -1 if the time-out is negative or the sum too large. */
 int64_t conn_with_grace(int64_t timeout_ms, int64_t grace_ms);
 
-void conn_cond_init(pthread_cond_t *cond);
 /* Waits for a condition that another thread signals. False: the deadline has passed. */
 bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
 

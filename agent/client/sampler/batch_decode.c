@@ -15,7 +15,6 @@
 
 #include "agent/client/conn/conn.h"
 #include "agent/client/sampler/batch.h"
-#include "agent/client/sampler/batch_slabs.h"
 #include "agent/client/sampler/crew.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
@@ -32,6 +31,9 @@
 /* Bytes of a batch that several threads fill, and parts into which it is cut for each of them: one of them may be slow. */
 #define LARGE_BATCH (UINT64_C(1) << 20)
 #define SLICES 4u
+/* Bytes of a slab for decoded blocks, and of one that is kept for the next reply. */
+#define SLAB_BYTES ((size_t)1 << 20)
+#define SLAB_KEEP ((size_t)64 << 20)
 /* Data in the broker's memory begins at a multiple of this, and its stamp is so many bytes before it. */
 #define PLACE_ALIGN 64u
 
@@ -91,10 +93,17 @@ struct batch_vec {
     size_t capacity;
 };
 
+/* Memory for decoded blocks, which all end together: a list. */
+struct slab {
+    struct slab *next;
+    size_t size, used;
+    _Alignas(16) uint8_t data[];
+};
+
 /* What one of the threads needs that fill a batch. */
 struct batch_worker {
     struct codec_scratch scratch;
-    struct batch_slab *slabs;
+    struct slab *slabs;
     struct batch_vec stable; /* a compressed block of the broker's memory, which cannot change here */
     rp_error error;          /* of its part of the batch */
 };
@@ -159,6 +168,43 @@ static bool vec_reserve(struct batch_vec *self, uint64_t n, size_t size)
     self->data = malloc(capacity);
     self->capacity = self->data ? capacity : 0;
     return self->data != NULL;
+}
+
+/* Ends all that was taken, and keeps the largest slab of at most `keep` bytes for what comes next. */
+static void slabs_reset(struct slab **self, size_t keep)
+{
+    struct slab *kept = NULL;
+    while (*self) {
+        struct slab *slab = *self, *drop = slab;
+        *self = slab->next;
+        if (slab->size <= keep && (!kept || slab->size > kept->size)) {
+            drop = kept;
+            kept = slab;
+        }
+        free(drop);
+    }
+    if (kept) {
+        kept->next = NULL;
+        kept->used = 0;
+    }
+    *self = kept;
+}
+
+/* Returns memory aligned to 16 bytes. NULL: no memory. */
+static void *slabs_take(struct slab **self, size_t bytes)
+{
+    bytes = (bytes + 15) & ~(size_t)15;
+    if (!*self || (*self)->size - (*self)->used < bytes) {
+        size_t size = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
+        struct slab *slab = malloc(sizeof *slab + size);
+        if (!slab)
+            return NULL;
+        *slab = (struct slab){.next = *self, .size = size};
+        *self = slab;
+    }
+    void *out = (*self)->data + (*self)->used;
+    (*self)->used += bytes;
+    return out;
 }
 
 static rp_status no_memory(rp_error *err)
@@ -299,11 +345,10 @@ static bool fields_agree(const struct batch_field *a, const struct batch_field *
 /* Writes "float32[84,84]", for messages. */
 static void field_describe(const struct batch_field *self, char *out, size_t size)
 {
-    int at = snprintf(out, size, "%s[", dtype_name(self->dtype));
-    for (uint32_t i = 0; i < self->rank && at >= 0 && (size_t)at < size; i++)
-        at += snprintf(out + at, size - (size_t)at, "%s%u", i ? "," : "", self->shape[i]);
-    if (at >= 0 && (size_t)at < size)
-        snprintf(out + at, size - (size_t)at, "]%s", self->squeeze ? "" : " per step");
+    snprintf(out, size, "%s[", dtype_name(self->dtype));
+    for (uint32_t i = 0; i < self->rank; i++)
+        text_append(out, size, "%s%u", i ? "," : "", self->shape[i]);
+    text_append(out, size, "]%s", self->squeeze ? "" : " per step");
 }
 
 /* ---- the pieces of a reply ---- */
@@ -573,7 +618,7 @@ static rp_status block_open(struct batch_worker *self, struct batch_block *block
             return block_damaged(block, field, err);
         block->plain = block->data;
     } else {
-        uint8_t *out = whole ? whole : batch_slabs_take(&self->slabs, (size_t)bytes);
+        uint8_t *out = whole ? whole : slabs_take(&self->slabs, (size_t)bytes);
         const uint8_t *from = block_bytes(self, block);
         if (!out || !from)
             return no_memory(err);
@@ -1146,7 +1191,7 @@ static rp_status decode_here(struct batch_decoder *self, const struct batch_repl
     self->view = reply->view;
     self->made_bytes = 0;
     for (uint32_t i = 0; i < crew_size(self->crew); i++)
-        batch_slabs_reset(&self->workers[i].slabs, BATCH_SLAB_KEEP);
+        slabs_reset(&self->workers[i].slabs, SLAB_KEEP);
     if (shared && !reply->arena)
         return overtaken(self, out, err);
     if (reply->arena)
@@ -1220,7 +1265,7 @@ void batch_decoder_destroy(struct batch_decoder **self)
     for (size_t i = 0; i < sizeof vecs / sizeof vecs[0]; i++)
         free(vecs[i]->data);
     for (uint32_t i = 0; decoder->workers && decoder->crew && i < crew_size(decoder->crew); i++) {
-        batch_slabs_reset(&decoder->workers[i].slabs, 0);
+        slabs_reset(&decoder->workers[i].slabs, 0);
         codec_scratch_fini(&decoder->workers[i].scratch);
         free(decoder->workers[i].stable.data);
     }

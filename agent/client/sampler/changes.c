@@ -107,7 +107,7 @@ static rp_updater *updater_make(rp_client *client, const char *table, uint32_t b
         self->expire_ns = INT64_MAX;
         self->field = REPLAY__REQUEST__BODY_UPDATE;
         pthread_mutex_init(&self->lock, NULL);
-        conn_cond_init(&self->done);
+        pthread_cond_init(&self->done, NULL);
         self->n_shards = n;
         ok = self->table != NULL;
     }
@@ -283,15 +283,14 @@ static rp_status read_answer(const struct change_shard *shard, const struct conn
 {
     uint64_t counts[4];
     rp_status status = conn_reply_status(reply, error);
-    bool read = conn_reply_numbers(reply, REPLAY__REPLY__BODY_CHANGE, counts, 4);
-    if (status == RP_OK && !read)
-        status = err_set(error, RP_BAD_MESSAGE, "the broker's reply does not say what was changed");
-    else if (status == RP_OK && counts[3])
+    rp_status read = conn_reply_numbers(reply, REPLAY__REPLY__BODY_CHANGE, counts, 4, status == RP_OK ? error : NULL);
+    if (status == RP_OK)
+        status = read;
+    if (status == RP_OK && counts[3])
         status = err_set(error, RP_INVALID_ARGUMENT, "%.*s", (int)reply->view.text.size, reply->view.text.data);
     *change = (rp_change){.applied = counts[1], .missing = counts[2], .refused = counts[3]};
-    char title[300];
     if (status != RP_OK && reply->answered && shard->updater->n_shards > 1)
-        err_prefix(error, "%s", conn_title(shard->conn, title, sizeof title));
+        err_prefix(error, "%s", conn_title(shard->conn));
     return status;
 }
 

@@ -75,6 +75,8 @@ enum pick_event { EVENT_RECALL, EVENT_DROP, EVENT_REPLY, EVENT_OVERTAKEN, EVENT_
 
 #define NEVER (PICK_FREED + 1)
 
+/* What each event makes of a pick, in the order of the events. A recall or a drop comes from this side, a reply from the broker; a reply is
+ * overtaken if its memory holds other data by now, and used when it is decoded and when its last row is taken. */
 static const uint8_t transitions[][N_EVENTS] = {
     [PICK_ASKED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER, NEVER},
     [PICK_RECALLED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER, NEVER},
@@ -160,16 +162,8 @@ static void set_state(struct part *self, double mass, uint64_t room, uint64_t si
     self->state_ns = clock_ns();
 }
 
-/* Tells the caller what is wrong with a table. */
-static bool refuse(struct part *self, rp_status status, const char *text)
-{
-    sampler_fail(self->sampler, status, text);
-    self->retry_ns = clock_ns() + RETRY_NS;
-    return false;
-}
-
-/* Checks what the first answer says. False: the part cannot be used. */
-static bool check_deal(struct part *self)
+/* Checks what the first answer says: whether the part can be used. */
+static rp_status check_deal(const struct part *self, rp_error *err)
 {
     static const char *const ways[] = {"has a ratio of samples to inserts", "has no ratio", "is a queue"};
     const struct group *group = self->group;
@@ -177,33 +171,26 @@ static bool check_deal(struct part *self)
     for (uint32_t i = 0; i < group->n && !other; i++)
         other = self->siblings[i].known && &self->siblings[i] != self ? &self->siblings[i] : NULL;
     uint32_t batch = self->sampler->options.batch_size;
-    char text[sizeof self->sampler->error.text];
-    if (self->deal > DEAL_QUEUE) {
-        snprintf(text, sizeof text, "the broker does not say how table '%s' is sampled over shards", self->table);
-        return refuse(self, RP_BAD_MESSAGE, text);
-    }
-    if (other && group->deal != self->deal) {
-        snprintf(text, sizeof text,
-                 "table '%s' %s and table '%s' %s: sources without a share must be alike; give each of them a share",
-                 other->table, ways[group->deal], self->table, ways[self->deal]);
-        return refuse(self, RP_INVALID_ARGUMENT, text);
-    }
-    if (self->deal == DEAL_PERMITS && self->buffer > 0 && batch > self->buffer) {
-        snprintf(text, sizeof text,
-                 "a batch of %u is more than the limiter of one shard of table '%s' can be apart (%g): raise "
-                 "error_buffer to at least %u, or use fewer shards",
-                 batch, self->table, self->buffer, (batch + 1) / 2 * group->n);
-        return refuse(self, RP_INVALID_ARGUMENT, text);
-    }
-    if (self->lag && self->deal == DEAL_MASS && self->sampler->options.distinct && !self->sampler->flexible) {
-        snprintf(
-            text, sizeof text,
+    if (self->deal > DEAL_QUEUE)
+        return err_set(err, RP_BAD_MESSAGE, "the broker does not say how table '%s' is sampled over shards",
+                       self->table);
+    if (other && group->deal != self->deal)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "table '%s' %s and table '%s' %s: sources without a share must be alike; give each of them a share",
+            other->table, ways[group->deal], self->table, ways[self->deal]);
+    if (self->deal == DEAL_PERMITS && self->buffer > 0 && batch > self->buffer)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a batch of %u is more than the limiter of one shard of table '%s' can be apart (%g): raise "
+                       "error_buffer to at least %u, or use fewer shards",
+                       batch, self->table, self->buffer, (batch + 1) / 2 * group->n);
+    if (self->lag && self->deal == DEAL_MASS && self->sampler->options.distinct && !self->sampler->flexible)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
             "a batch of table '%s' without replacement must be there before anything is sampled, and over shards the "
             "limiter lag makes room for inserts when items are sampled: leave distinct out, or make it flexible",
             self->table);
-        return refuse(self, RP_INVALID_ARGUMENT, text);
-    }
-    return true;
+    return RP_OK;
 }
 
 /* The first answer says how the part is sampled, before anything is picked there. Returns true if it can be. */
@@ -211,8 +198,12 @@ static bool learn_deal(struct part *self)
 {
     if (self->known || self->group->deal == DEAL_PLAIN)
         return true;
-    if (!check_deal(self))
+    rp_error error;
+    if (check_deal(self, &error) != RP_OK) {
+        sampler_fail(self->sampler, (rp_status)error.status, error.text);
+        self->retry_ns = clock_ns() + RETRY_NS;
         return false;
+    }
     self->group->deal = (enum deal)self->deal;
     self->paid = self->deal != DEAL_QUEUE;
     self->whole = false;
@@ -224,7 +215,7 @@ static bool learn_deal(struct part *self)
 static uint32_t read_permit(struct part *self, const struct conn_reply *reply, uint32_t most)
 {
     uint64_t values[13];
-    if (!conn_reply_numbers(reply, REPLAY__REPLY__BODY_PERMIT, values, 13)) {
+    if (conn_reply_numbers(reply, REPLAY__REPLY__BODY_PERMIT, values, 13, NULL) != RP_OK) {
         if (reply->status == RP_OK)
             self->retry_ns = clock_ns() + RETRY_NS;
         return 0;
@@ -729,17 +720,16 @@ static void on_why(void *ctx, struct conn_reply *reply)
 {
     struct part *self = ctx;
     struct rp_sampler *sampler = self->sampler;
-    Replay__Reply *wire = NULL;
-    if (reply->status == RP_OK)
-        conn_reply_read(reply, &wire, NULL);
+    Replay__WhyReply *why;
+    conn_reply_read(reply, REPLAY__REPLY__BODY_WHY, &why, NULL);
     char us[64]; /* with keys a broker shows another number, which it alone knows */
     snprintf(us, sizeof us, "client %016llx", (unsigned long long)conn_client_id(self->conn));
     pthread_mutex_lock(&sampler->lock);
     self->why_asked = false;
-    if (wire)
+    if (why)
         self->why[0] = '\0'; /* it may wait no more */
-    for (size_t i = 0; wire && wire->body_case == REPLAY__REPLY__BODY_WHY && i < wire->why->n_waits; i++) {
-        const Replay__Wait *wait = wire->why->waits[i];
+    for (size_t i = 0; why && i < why->n_waits; i++) {
+        const Replay__Wait *wait = why->waits[i];
         bool all = wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
         bool ours = !all && (conn_has_key(self->conn) || strcmp(wait->who, us) == 0) &&
                     (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0);
@@ -747,7 +737,7 @@ static void on_why(void *ctx, struct conn_reply *reply)
             snprintf(self->why, sizeof self->why, "%s", wait->text);
     }
     pthread_mutex_unlock(&sampler->lock);
-    conn_reply_unpacked_free(wire);
+    unpack_free((ProtobufCMessage *)why);
     conn_reply_destroy(&reply);
     sampler_unref(sampler);
 }

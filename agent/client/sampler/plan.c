@@ -2,11 +2,11 @@
 #include "agent/client/sampler/sampler.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "proto/base/error.h"
+#include "proto/base/text.h"
 
 #define AHEAD_BYTES (UINT64_C(64) << 20)
 /* However many batches the caller wants ahead, their replies take no more: as much as a broker lets a client leave unread. */
@@ -703,17 +703,6 @@ void plans_ask(struct rp_sampler *self)
 /* How much longer than it should an answer may take before a time-out names the broker. */
 #define LATE_NS (100 * NS_PER_MS)
 
-static void add(char *out, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void add(char *out, size_t size, const char *format, ...)
-{
-    size_t used = strlen(out);
-    va_list args;
-    va_start(args, format);
-    if (used + 1 < size)
-        vsnprintf(out + used, size - used, format, args);
-    va_end(args);
-}
-
 static bool is_missing(const struct part *part)
 {
     return part->away || !part->known || part_is_late(part, LATE_NS);
@@ -732,9 +721,9 @@ static uint32_t name_parts(const struct rp_sampler *self, const struct group *gr
             continue;
         const char *before = at == 0 ? (n > 1 ? "shards " : "shard ") : at + 1 == n ? " and " : ", ";
         if (self->n_shards > 1)
-            add(out, size, "%s%u", before, part->shard);
+            text_append(out, size, "%s%u", before, part->shard);
         else
-            add(out, size, "%s'%s'", at == 0 ? (n > 1 ? "tables " : "table ") : before, part->table);
+            text_append(out, size, "%s'%s'", at == 0 ? (n > 1 ? "tables " : "table ") : before, part->table);
         at++;
     }
     return n;
@@ -748,8 +737,8 @@ static void explain_limiter(const struct rp_sampler *self, const struct group *g
         if (part->why[0] == '\0' || (group->deal != DEAL_PLAIN && is_missing(part)))
             continue;
         if (self->n_shards > 1)
-            add(out, size, "shard %u: ", part->shard);
-        add(out, size, "%s; ", part->why);
+            text_append(out, size, "shard %u: ", part->shard);
+        text_append(out, size, "%s; ", part->why);
         return;
     }
 }
@@ -767,7 +756,7 @@ static void explain_group(const struct rp_sampler *self, const struct group *gro
     /* What is known of a plain group's broker is its state at the start. */
     uint32_t missing = group->deal != DEAL_PLAIN ? name_parts(self, group, true, out, size) : 0;
     if (missing) {
-        add(out, size, " %s not answer; ", missing > 1 ? "do" : "does");
+        text_append(out, size, " %s not answer; ", missing > 1 ? "do" : "does");
         where = " on the shards that answer";
     } else if (self->n_shards > 1) {
         where = " on all shards";
@@ -777,22 +766,22 @@ static void explain_group(const struct rp_sampler *self, const struct group *gro
     if (group->deal == DEAL_PERMITS && room < want) {
         uint32_t there = name_parts(self, group, false, out, size);
         if (there)
-            add(out, size, " %s room for %llu of %llu samples; ", there > 1 ? "have" : "has", (unsigned long long)room,
-                (unsigned long long)want);
+            text_append(out, size, " %s room for %llu of %llu samples; ", there > 1 ? "have" : "has",
+                        (unsigned long long)room, (unsigned long long)want);
     } else if (group->deal == DEAL_MASS && sum.size < sum.min_size) {
-        add(out, size, "table '%s' has %llu items%s, min_size is %llu; ", table, (unsigned long long)sum.size, where,
-            (unsigned long long)sum.min_size);
+        text_append(out, size, "table '%s' has %llu items%s, min_size is %llu; ", table, (unsigned long long)sum.size,
+                    where, (unsigned long long)sum.min_size);
         return;
     } else if (sum.size == 0 && group->deal != DEAL_PLAIN) {
-        add(out, size, "table '%s' is empty%s", table, where);
+        text_append(out, size, "table '%s' is empty%s", table, where);
         if (group_rows(self, group))
-            add(out, size, ", and %llu of %llu items are here", (unsigned long long)group_rows(self, group),
-                (unsigned long long)want);
-        add(out, size, "; ");
+            text_append(out, size, ", and %llu of %llu items are here", (unsigned long long)group_rows(self, group),
+                        (unsigned long long)want);
+        text_append(out, size, "; ");
         return;
     } else if (self->options.distinct && sum.size < want && group->deal != DEAL_PLAIN) {
-        add(out, size, "table '%s' has %llu items%s, and a batch of %llu is without replacement; ", table,
-            (unsigned long long)sum.size, where, (unsigned long long)want);
+        text_append(out, size, "table '%s' has %llu items%s, and a batch of %llu is without replacement; ", table,
+                    (unsigned long long)sum.size, where, (unsigned long long)want);
     }
     explain_limiter(self, group, out, size);
 }

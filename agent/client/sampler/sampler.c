@@ -973,10 +973,8 @@ static rp_status next_by_tokens(rp_sampler *self, rp_batch **batch, int64_t time
             RP_TRY(tokens_add(self->tokens, &more, err));
         else if (!ended || tokens_empty(self->tokens))
             return err_set(err, status, "%s", end.text);
-        if (timeout_ms > 0) {
-            int64_t left_ns = deadline == INT64_MAX ? timeout_ms * NS_PER_MS : deadline - clock_ns();
-            left_ms = left_ns > 0 ? (left_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
-        }
+        if (timeout_ms > 0)
+            left_ms = conn_left_ms(deadline);
     }
     RP_TRY(tokens_take(self->tokens, batch, err));
     pthread_mutex_lock(&self->lock);
@@ -1027,8 +1025,8 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
     pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
     pthread_mutex_init(&self->lock, &attr);
     pthread_mutexattr_destroy(&attr);
-    conn_cond_init(&self->work);
-    conn_cond_init(&self->ready);
+    pthread_cond_init(&self->work, NULL);
+    pthread_cond_init(&self->ready, NULL);
     self->refs = 1;
     self->options = checked;
     self->unit = unit;

@@ -32,13 +32,7 @@
  *
  * A *permit* is a request to the limiter: the right to a number of samples, which are then picked at any part of the group.
  *
- *   state      recall      drop        reply       overtaken   used
- *   ASKED      RECALLED    DROPPED     ARRIVED                            in flight; without an id while it is being sent
- *   RECALLED   RECALLED    DROPPED     ARRIVED                            cancelled, but items that it brings are welcome
- *   DROPPED                            FREED                              nobody waits for it; on_pick frees it
- *   ARRIVED    ARRIVED     UNWANTED                ASKED       DECODED    its reply waits for the thread that decodes
- *   UNWANTED   UNWANTED    UNWANTED                UNWANTED    FREED      the same, but its items are dropped
- *   DECODED                                                    FREED      its rows wait for batches; freed with the last of them
+ * What can happen to a pick in each of its states, and what it becomes, is a table in part.c.
  *
  * A reply is overtaken if it names memory of a broker on this host that holds other data by now. The same items are then asked for again,
  * by the socket. A loan tells the broker to keep them until they are decoded.
@@ -66,7 +60,15 @@ enum deal { DEAL_PERMITS, DEAL_MASS, DEAL_QUEUE, DEAL_PLAIN, DEAL_UNKNOWN };
 #define CHOOSE_MS 50
 #define RETRY_NS (100 * NS_PER_MS)
 
-enum pick_state { PICK_ASKED, PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, PICK_UNWANTED, PICK_DECODED, PICK_FREED };
+enum pick_state {
+    PICK_ASKED,    /* in flight; without an id while it is being sent */
+    PICK_RECALLED, /* cancelled, but items that it brings are welcome */
+    PICK_DROPPED,  /* nobody waits for it; on_pick frees it */
+    PICK_ARRIVED,  /* its reply waits for the thread that decodes */
+    PICK_UNWANTED, /* the same, but its items are dropped */
+    PICK_DECODED,  /* its rows wait for batches; freed with the last of them */
+    PICK_FREED,
+};
 
 struct pick {
     struct part *part;

@@ -161,14 +161,12 @@ static rp_status scratch_fill(struct item_layouts *self, const struct item_slice
 
 static void describe_shape(char *out, size_t size, bool steps, uint32_t count, uint32_t rank, const uint32_t *shape)
 {
-    size_t at = (size_t)snprintf(out, size, "[");
-    if (steps && at < size)
-        at += count ? (size_t)snprintf(out + at, size - at, "%u%s", count, rank ? "," : "")
-                    : (size_t)snprintf(out + at, size - at, "any%s", rank ? "," : "");
-    for (uint32_t i = 0; i < rank && at < size; i++)
-        at += (size_t)snprintf(out + at, size - at, "%u%s", shape[i], i + 1 < rank ? "," : "");
-    if (at < size)
-        snprintf(out + at, size - at, "]");
+    snprintf(out, size, steps && !count ? "[any" : "[");
+    if (steps && count)
+        text_append(out, size, "%u", count);
+    for (uint32_t i = 0; i < rank; i++)
+        text_append(out, size, "%s%u", steps || i ? "," : "", shape[i]);
+    text_append(out, size, "]");
 }
 
 static rp_status check_field(const Replay__Field *field, const struct step_column *column, const Replay__Column *want,

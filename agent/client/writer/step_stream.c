@@ -171,7 +171,7 @@ static void chunk_free(struct step_stream *self, struct step_chunk *chunk)
         chunk_arena_shrink(&self->arena, chunk->data, chunk->encoded ? chunk->size : self->raw_bytes, 0);
         chunk_arena_untake(&self->arena, chunk->arena);
     } else if (chunk->owns) {
-        pool_reuse(self->raws, chunk->data);
+        pool_put(chunk->data);
     }
     free(chunk->absent);
     drop_chunk(self, chunk);
@@ -342,7 +342,7 @@ rp_status step_stream_encode(struct step_stream *self, struct step_chunk *chunk,
             rp_status status = block_encode(self, chunk, i, out + chunk->size, err);
             if (status != RP_OK) {
                 if (!chunk->arena)
-                    pool_reuse(self->raws, out);
+                    pool_put(out);
                 return status;
             }
             chunk->size += chunk->block_size[i];
@@ -351,7 +351,7 @@ rp_status step_stream_encode(struct step_stream *self, struct step_chunk *chunk,
             memcpy(chunk->data, out, chunk->size);
             chunk_arena_shrink(&self->arena, chunk->data, self->raw_bytes, chunk->size);
         } else {
-            pool_reuse(self->raws, chunk->data);
+            pool_put(chunk->data);
             chunk->data = out;
         }
     }

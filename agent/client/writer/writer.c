@@ -1074,11 +1074,11 @@ static rp_status await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
     self->shard = open ? open : self->shard;
     if (open)
         return RP_OK;
-    char why[400], title[300];
+    char why[400];
     conn_describe(self->shard->conn, why, sizeof why);
     return err_set(err, RP_UNAVAILABLE, "no session was opened at %s within %g s%s%s",
-                   self->n == 1 ? conn_title(self->shard->conn, title, sizeof title) : "any shard",
-                   (double)timeout_ms / 1e3, why[0] ? ": " : "", why);
+                   self->n == 1 ? conn_title(self->shard->conn) : "any shard", (double)timeout_ms / 1e3,
+                   why[0] ? ": " : "", why);
 }
 
 static void writer_free(rp_writer *self)
@@ -1102,7 +1102,7 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
         return NULL;
     }
     pthread_mutex_init(&self->news.mutex, NULL);
-    conn_cond_init(&self->news.moved);
+    pthread_cond_init(&self->news.moved, NULL);
     uint64_t seed;
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);

@@ -9,6 +9,7 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/wire/pb.h"
 
 #define BYE_TIMEOUT_MS 5000
 #define HELLO_TIMEOUT_MS 5000
@@ -130,29 +131,24 @@ static void hello_refused(struct writer_session *self, const struct conn_reply *
     snprintf(self->handoff->why, sizeof self->handoff->why, "the broker refuses the session: %.300s", refusal.text);
     pthread_mutex_unlock(&self->handoff->news->mutex);
     handoff_signal(self->handoff);
-    char quoted[256];
     log_line(LEVEL_ERROR, "C0205", "the broker refuses a session", "writer=%s reason=%s", self->name,
-             log_quote(quoted, sizeof quoted, refusal.text));
+             log_text(refusal.text));
 }
 
 static void on_hello(void *ctx, struct conn_reply *reply)
 {
     struct writer_session *self = ctx;
-    Replay__Reply *wire = NULL;
-    if (self->state != SESSION_ASKING) {
-        conn_reply_destroy(&reply);
-        return;
-    }
-    if (reply->status == RP_OK)
-        conn_reply_read(reply, &wire, NULL);
-    if (wire && wire->body_case == REPLAY__REPLY__BODY_HELLO && wire->hello->session.len == WIRE_SESSION_BYTES) {
-        if (self->has_id && memcmp(wire->hello->session.data, self->outbox.session, WIRE_SESSION_BYTES) != 0)
+    Replay__HelloReply *hello = NULL;
+    if (self->state == SESSION_ASKING)
+        conn_reply_read(reply, REPLAY__REPLY__BODY_HELLO, &hello, NULL);
+    if (hello && hello->session.len == WIRE_SESSION_BYTES) {
+        if (self->has_id && memcmp(hello->session.data, self->outbox.session, WIRE_SESSION_BYTES) != 0)
             outbox_forget(&self->outbox, false);
-        hello_accepted(self, wire->hello);
-    } else {
+        hello_accepted(self, hello);
+    } else if (self->state == SESSION_ASKING) {
         hello_refused(self, reply);
     }
-    conn_reply_unpacked_free(wire);
+    unpack_free((ProtobufCMessage *)hello);
     conn_reply_destroy(&reply);
 }
 
@@ -166,11 +162,10 @@ static void take_credit(struct writer_session *self, const Replay__Credit *credi
     uint64_t seen = self->outbox.rejections_seen, released = self->outbox.released_bytes;
     if (credit->n_waiting > 0) {
         struct handoff *handoff = self->handoff;
-        size_t at = 0;
         pthread_mutex_lock(&handoff->news->mutex);
-        for (size_t i = 0; i < credit->n_waiting && at < sizeof handoff->why; i++)
-            at += (size_t)snprintf(handoff->why + at, sizeof handoff->why - at, "%s%s", i ? "; " : "",
-                                   credit->waiting[i]);
+        handoff->why[0] = '\0';
+        for (size_t i = 0; i < credit->n_waiting; i++)
+            text_append(handoff->why, sizeof handoff->why, "%s%s", i ? "; " : "", credit->waiting[i]);
         pthread_mutex_unlock(&handoff->news->mutex);
     }
     outbox_credit(&self->outbox, credit);
@@ -224,16 +219,15 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
         self->answered_ns = clock_ns();
     if (reply->answered && reply->status == RP_SESSION_UNKNOWN && self->state == SESSION_OPEN)
         say_hello(self);
-    Replay__Reply *wire = NULL;
-    if (reply->status == RP_OK)
-        conn_reply_read(reply, &wire, NULL);
-    if (wire && wire->body_case == REPLAY__REPLY__BODY_CREDIT) {
-        take_credit(self, wire->credit);
+    Replay__Credit *credit;
+    conn_reply_read(reply, REPLAY__REPLY__BODY_CREDIT, &credit, NULL);
+    if (credit) {
+        take_credit(self, credit);
         /* A Credit without tables says that the broker waits for its disk, and not what has arrived. */
-        if (self->state == SESSION_OPEN && wire->credit->epoch == self->outbox.epoch && wire->credit->n_table)
-            watch_progress(self, wire->credit);
+        if (self->state == SESSION_OPEN && credit->epoch == self->outbox.epoch && credit->n_table)
+            watch_progress(self, credit);
     }
-    conn_reply_unpacked_free(wire);
+    unpack_free((ProtobufCMessage *)credit);
     conn_reply_destroy(&reply);
 }
 
