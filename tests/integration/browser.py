@@ -120,6 +120,11 @@ class Browser:
         self.call("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {
             "features": [{"name": "prefers-color-scheme", "value": "dark" if on else "light"}]}})
 
+    def block(self, *patterns):
+        """What matches these does not arrive from now on."""
+        self.call("POST", "/goog/cdp/execute", {"cmd": "Network.enable", "params": {}})
+        self.call("POST", "/goog/cdp/execute", {"cmd": "Network.setBlockedURLs", "params": {"urls": patterns}})
+
     def memory(self):
         """Bytes of the page's JavaScript after a collection."""
         self.call("POST", "/goog/cdp/execute", {"cmd": "HeapProfiler.collectGarbage", "params": {}})

@@ -23,6 +23,8 @@ const get = (id) => document.getElementById(id);
 const page = {log: "", logText: "", follow: true, sessions: [], openLog, change, limiter, order, redraw: () => draw()};
 const runs = new Runs(page);
 let paused = false;
+get("verdict").replaceChildren(); // every part of the page has arrived
+get("verdict").className = "";
 
 // Beside all runs there is nothing else to see.
 const tabs = () => (store.state?.home ? TABS.filter(([id]) => id === "runs") : TABS);
