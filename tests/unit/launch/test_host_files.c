@@ -188,10 +188,9 @@ CASE(hostile)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         fprintf(lines, "@rp %s\n", others[i]);
     fclose(lines);
-    hostbed_connect_script(
-        f, textf("echo '@rp {\"type\":\"ready\",\"version\":\"%s\",\"cores\":NaN,\"work\":"
-                 "\"relative\"}'; " AFTER_START "cat '%s/lines'; exec cat >/dev/null",
-                 rp_version(), f->dir));
+    hostbed_connect_script(f, textf("echo '@rp {\"type\":\"ready\",\"version\":\"%s\",\"cores\":NaN,\"work\":"
+                                    "\"relative\"}'; " AFTER_START "cat '%s/lines'; exec cat >/dev/null",
+                                    rp_version(), f->dir));
     hostbed_await(f, host_info(f->host)->state == HOST_READY);
     assert_true(host_info(f->host)->facts.cores > 0);
     assert_string_equal(host_info(f->host)->facts.work, "");
