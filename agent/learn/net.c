@@ -197,24 +197,6 @@ static void gather_patches(const struct net *net, struct net_pass *pass)
                 for (uint32_t k = 0; k < spec->kernel; k++, out += run)
                     memcpy(out, image + (y + k) * line + (size_t)x * spec->planes, run * sizeof *out);
     }
-    pass->patched = true;
-}
-
-/* The reverse: derivatives by patches add up in the pixels that they share. */
-static void scatter_patches(const struct net *net, const struct net_pass *pass, float *d_input)
-{
-    const struct net_spec *spec = &net->spec;
-    uint32_t rows = spec->height - spec->kernel + 1, columns = spec->width - spec->kernel + 1;
-    size_t run = (size_t)spec->kernel * spec->planes, line = (size_t)spec->width * spec->planes;
-    const float *in = pass->patches;
-    memset(d_input, 0, (size_t)pass->batch * spec->inputs * sizeof *d_input);
-    for (uint32_t item = 0; item < pass->batch; item++) {
-        float *image = d_input + (size_t)item * spec->inputs;
-        for (uint32_t y = 0; y < rows; y++)
-            for (uint32_t x = 0; x < columns; x++)
-                for (uint32_t k = 0; k < spec->kernel; k++, in += run)
-                    kernel_sum_rows(in, 1, (uint32_t)run, image + (y + k) * line + (size_t)x * spec->planes);
-    }
 }
 
 static bool is_small(uint32_t k, uint32_t n)
@@ -272,7 +254,6 @@ const float *net_forward(const struct net *self, const float *params, struct net
     assert(batch > 0 && batch <= pass->max_batch);
     pass->input = input;
     pass->batch = batch;
-    pass->patched = false;
     for (uint32_t l = 0; l < self->n_layers; l++) {
         const struct net_layer *layer = &self->layers[l];
         bool convolution = l == 0 && self->convolution;
@@ -353,26 +334,10 @@ static void backward_dueling(const struct net *net, const float *params, struct 
     }
 }
 
-static void backward_convolution(const struct net *net, const float *params, struct net_pass *pass, const float *delta,
-                                 float *d_params, float *d_input)
-{
-    const struct net_layer *layer = &net->layers[0];
-    uint32_t rows = pass->batch * positions_of(net);
-    if (d_params != NULL) {
-        if (!pass->patched)
-            gather_patches(net, pass);
-        backward_params(layer, pass->patches, delta, rows, d_params);
-    }
-    if (d_input != NULL) {
-        pass->patched = false;
-        backward_input(layer, params, delta, rows, false, pass->patches);
-        scatter_patches(net, pass, d_input);
-    }
-}
-
 void net_backward(const struct net *self, const float *params, struct net_pass *pass, const float *d_output,
                   float *d_params, float *d_input)
 {
+    assert(!d_input || !self->convolution);
     const float *delta = d_output;
     uint32_t l = self->n_layers - 1, turn = 0;
     if (self->spec.dueling) {
@@ -387,15 +352,12 @@ void net_backward(const struct net *self, const float *params, struct net_pass *
         turn = 1;
     }
     for (;; l--, turn ^= 1) {
-        if (l == 0 && self->convolution) {
-            backward_convolution(self, params, pass, delta, d_params, d_input);
-            return;
-        }
+        uint32_t rows = pass->batch * (l == 0 ? positions_of(self) : 1);
         if (d_params != NULL)
-            backward_params(&self->layers[l], input_of(self, pass, l), delta, pass->batch, d_params);
+            backward_params(&self->layers[l], input_of(self, pass, l), delta, rows, d_params);
         float *d_x = l == 0 ? d_input : pass->delta[turn];
         if (d_x != NULL)
-            backward_input(&self->layers[l], params, delta, pass->batch, false, d_x);
+            backward_input(&self->layers[l], params, delta, rows, false, d_x);
         if (l == 0)
             return;
         kernel_derive(d_x, pass->value[l - 1], (size_t)pass->batch * width_of(self, l - 1),

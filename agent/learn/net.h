@@ -58,7 +58,6 @@ struct net_pass {
     float *output;                /* [batch][outputs]: what forward returns */
     float *delta[2];              /* scratch of backward */
     float *patches;               /* of the convolution: its inputs, a row for each position */
-    bool patched;                 /* patches hold the last input */
     uint32_t *index;              /* scratch of a forward of one row */
 };
 
@@ -87,8 +86,8 @@ rp_status net_pass_init(struct net_pass *self, const struct net *net, uint32_t m
 const float *net_forward(const struct net *self, const float *params, struct net_pass *pass, const float *input,
                          uint32_t batch);
 /* d_output: [batch][outputs], derivatives by the output of the last forward of this pass. Adds to d_params (may be
- * NULL) and writes d_input ([batch][inputs], may be NULL). May be called several times after one forward. A caller may
- * lower pass->batch before: then only the first rows count. */
+ * NULL) and writes d_input ([batch][inputs], may be NULL, and must be for a network with a convolution). May be called
+ * several times after one forward. A caller may lower pass->batch before: then only the first rows count. */
 void net_backward(const struct net *self, const float *params, struct net_pass *pass, const float *d_output,
                   float *d_params, float *d_input);
 
