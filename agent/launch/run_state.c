@@ -985,7 +985,7 @@ void run_status(struct run *self, struct status *out)
                            .unix_s = clock_unix_s(),
                            .value = seen->value,
                            .best = self->best,
-                           .why = {.cause = WHY_CAUSES, .network_rate = NAN}};
+                           .why = {.cause = WHY_CAUSES}};
     snprintf(out->name, sizeof out->name, "%s", self->config->name);
     snprintf(out->folder, sizeof out->folder, "%s", self->options->home.folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);

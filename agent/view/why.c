@@ -388,7 +388,6 @@ static bool full_network(const struct why_facts *facts, struct why *out)
         return false;
     format_buffer rate;
     out->blocked = WHY_SIDE_ACTORS;
-    out->network_rate = way.rate;
     say(out, "The network is the bottleneck: %u writer%s for data on the way to the broker, which gets %s/s.",
         way.writers, way.writers == 1 ? " waits" : "s wait", format_bytes(rate, (uint64_t)way.rate));
     advise(out,
@@ -510,7 +509,7 @@ bool why_limits(enum why_cause cause)
 void why_explain(const struct why_facts *facts, struct why *out)
 {
     for (int cause = 0; cause < WHY_CAUSES; cause++) {
-        *out = (struct why){.cause = (enum why_cause)cause, .network_rate = NAN};
+        *out = (struct why){.cause = (enum why_cause)cause};
         if (rules[cause](facts, out))
             return;
     }
@@ -537,7 +536,6 @@ const struct json_row why_rows[] = {
     JSON_WORD(struct why, cause, why_cause_names, WHY_CAUSES),
     JSON_WORD(struct why, blocked, why_side_names, WHY_NOBODY),
     JSON_ROW(struct why, bad),
-    JSON_REAL(struct why, network_rate, NAN),
     JSON_ROW_AS("blocked_table", struct why, table, 0),
     JSON_ROW_AS("waits", struct why, text, 0),
     JSON_ROW(struct why, advice),
@@ -554,7 +552,7 @@ bool why_read_status(const char *text, struct why *out)
     json_map_read(status, why_rows, out);
     bool ok = out->cause < WHY_CAUSES && out->text[0] && age_s(json_map_number(status, "unix_s")) < FRESH_S;
     if (!ok)
-        *out = (struct why){.cause = WHY_IDLE, .network_rate = NAN};
+        *out = (struct why){.cause = WHY_IDLE};
     json_object_put(status);
     return ok;
 }

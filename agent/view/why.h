@@ -58,7 +58,6 @@ struct why {
     enum why_cause cause;
     enum why_side blocked; /* whose arrow stands still */
     bool bad;              /* nothing gets better by itself */
-    double network_rate;   /* bytes/s that arrive from the writers that wait for the network; NAN: none does */
     char table[256];       /* that it concerns; "" */
     char text[640];        /* "Actors wait for learners: ..." */
     char advice[320];      /* "" */

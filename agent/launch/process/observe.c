@@ -101,13 +101,12 @@ static uint64_t observe_count_of(struct json_object *line, const char *name)
     return number > 0 && number < 1e18 ? (uint64_t)number : 0;
 }
 
-static void add_value(struct observe_files *self, struct json_object *line, double time_s, double value)
+static void add_value(struct observe_files *self, struct json_object *line, double value)
 {
     if (self->n_values == MOST_VALUES)
         return;
     self->values = need_room(self->values, self->n_values, &self->values_capacity, sizeof *self->values);
-    self->values[self->n_values++] = (struct observe_value){.time_s = time_s,
-                                                            .steps = observe_count_of(line, "environment_steps"),
+    self->values[self->n_values++] = (struct observe_value){.steps = observe_count_of(line, "environment_steps"),
                                                             .learner_steps = observe_count_of(line, "learner_steps"),
                                                             .value = value,
                                                             .seconds = json_map_number(line, "seconds")};
@@ -136,7 +135,7 @@ static void take_report(struct observe_files *self, struct observe_file *file, s
         file->value = value;
     if (file->role == ROLE_EVALUATOR) {
         if (!isnan(value))
-            add_value(self, line, time_s, value);
+            add_value(self, line, value);
         return;
     }
     double idle = json_map_number(line, file->role == ROLE_ACTOR ? "blocked_share" : "wait_share");
@@ -278,7 +277,6 @@ void observe_files_sum(const struct observe_files *self, const char *const *wait
     out->values = self->n_values;
     const struct observe_value *last = self->n_values > 0 ? &self->values[self->n_values - 1] : NULL;
     out->value = last ? last->value : NAN;
-    out->value_steps = last ? last->steps : 0;
     out->value_learner_steps = last ? last->learner_steps : 0;
     out->value_seconds = last ? last->seconds : NAN;
 }

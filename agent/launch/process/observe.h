@@ -31,10 +31,10 @@ struct observation {
     double actor_idle, learner_idle; /* mean over the newest reports of processes that still report; NAN: none */
     struct idle_shares idle_by;      /* the same by cause */
     double value;                    /* return of the newest evaluation; NAN: none */
-    uint64_t value_steps, value_learner_steps; /* steps of that evaluation */
-    double value_seconds;                      /* duration of that evaluation; NAN: not known */
-    uint64_t values;                           /* evaluations so far */
-    double actor_value; /* mean return of the actors' newest episodes, with exploration; NAN: none */
+    uint64_t value_learner_steps;    /* learner steps of that evaluation */
+    double value_seconds;            /* duration of that evaluation; NAN: not known */
+    uint64_t values;                 /* evaluations so far */
+    double actor_value;              /* mean return of the actors' newest episodes, with exploration; NAN: none */
 };
 
 struct observer;
@@ -50,7 +50,6 @@ void observer_poll(struct observer *self, int64_t timeout_ms, struct observation
 void observer_rescan(struct observer *self);
 /* All evaluations so far, oldest first; borrowed until the next look. */
 struct observe_value {
-    double time_s; /* seconds since 1970 */
     uint64_t steps, learner_steps;
     double value;
     double seconds; /* duration; NAN: not known */

@@ -66,13 +66,13 @@ CASE(newest_reports_count)
     assert_near(seen->actor_value, 30, 1e-9); /* no episode ended in the last report: the one before stands */
     assert_near(seen->value, 100, 1e-9);
     assert_int_equal(seen->values, 1);
-    assert_int_equal(seen->value_steps, 10);
     assert_int_equal(seen->value_learner_steps, 5);
     add("evaluator-0.jsonl", START + 3, "\"return\": 200");
     seen = look(f, START + 3, NULL);
     assert_near(seen->value, 200, 1e-9);
     assert_int_equal(seen->values, 2);
     assert_near(f->files.values[0].value, 100, 1e-9);
+    assert_int_equal(f->files.values[0].steps, 10);
 }
 
 /* The newest report of each, by cause. Who does not say what it waited for waited for the other side. */

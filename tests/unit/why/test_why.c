@@ -230,14 +230,13 @@ CASE(network)
     expect(f, WHY_NETWORK, WHY_SIDE_ACTORS, false);
     add_wait(f, "network", "", "its data takes 300 ms to the broker", 2 * SECOND);
     f->list[2].rate = 0.5e6;
-    assert_near(explained(f)->network_rate, 2e6, 0);
+    assert_has(explained(f)->text, "which gets 1.9 MiB/s");
     expect(f, WHY_NETWORK, WHY_SIDE_ACTORS, false);
     f->list[2].rate = NAN;
-    assert_near(explained(f)->network_rate, 1.5e6, 0);
+    assert_has(explained(f)->text, "which gets 1.4 MiB/s");
     f->list[1].kind = "insert"; /* the table takes no more: that more data arrives would not help */
     f->run.actor_idle = 0.5;
     expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
-    assert_near(explained(f)->network_rate, NAN, 0);
 }
 
 CASE(lost_hosts)
