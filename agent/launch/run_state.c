@@ -526,10 +526,8 @@ void run_hosts_open(struct run *self)
     struct run_hosts *hosts = &self->hosts;
     hosts->pool = self->options->hosts;
     grow(hosts);
-    for (uint32_t i = 0; i < hosts->n; i++) {
+    for (uint32_t i = 0; i < hosts->n; i++)
         hosts->sites[i].in = hosts->sites[i].ready = host_pool_ready(hosts->pool, i);
-        hosts->sites[i].times = info_at(self, i)->times;
-    }
 }
 
 void run_hosts_fini(struct run *self)
@@ -577,8 +575,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
     for (uint32_t i = 1; i < hosts->n; i++) {
         struct run_site *site = &hosts->sites[i];
         bool ready = host_pool_ready(hosts->pool, i);
-        bool replaced = ready && site->ready && site->times != info_at(self, i)->times;
-        if (site->ready && (!ready || replaced)) {
+        if (site->ready && !ready) {
             site->ready = false;
             host_went(self, i, now_ns);
         }
@@ -591,7 +588,6 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
             site->ready = true;
             host_came(self, i, now_ns);
         }
-        site->times = info_at(self, i)->times;
         say_left_out(self, i);
         give_up_silent(self, i, now_ns);
         if (self->phase < PHASE_STOPPING) {

@@ -47,7 +47,6 @@ struct run_site {
     bool leaving;         /* its processes end, then its connection */
     bool evacuated;       /* was lost for so long that its learners have moved */
     bool reaching;        /* was asked whether it reaches the broker */
-    uint32_t times;       /* number of its connection at the last look */
     uint32_t reach_times; /* number of the connection that was asked */
     int64_t killed_ns;    /* since when processes there are killed and have not ended; 0: none is */
     int64_t lost_ns;      /* when it was lost; 0: it is not */

@@ -72,17 +72,14 @@ const char *supervisor_explain(const struct supervised *self, const char *name, 
     if (row)
         snprintf(times, sizeof times, " %u times in a row", self->in_a_row);
     process_describe(first->status, how, sizeof how);
-    if (self->in_a_row == 0)
-        text_add(&text, "%.64s has not failed", name);
-    else if (first->status == NOT_STARTED)
+    if (first->status == NOT_STARTED)
         text_add(&text, "%.64s could not be started%s", name, times);
     else
         text_add(&text, "%.64s %s%s%s%s%s %.1f s", name, first->status == 0 ? "ended by itself" : "failed", times,
                  WIFEXITED(first->status) ? " with " : ", ", how, row ? "; the first time after" : " after",
                  (double)first->ran_ns / (double)NS_PER_S);
-    if (self->in_a_row > 0)
-        text_add(&text, "%s", first->tail[0] ? ":" : "; it printed nothing");
-    for (const char *at = self->in_a_row > 0 ? first->tail : ""; *at;) {
+    text_add(&text, "%s", first->tail[0] ? ":" : "; it printed nothing");
+    for (const char *at = first->tail; *at;) {
         size_t length = strcspn(at, "\n");
         text_add(&text, "\n  | %.*s", (int)length, at);
         at += length + (at[length] == '\n');

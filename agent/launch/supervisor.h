@@ -50,7 +50,7 @@ enum supervisor_action supervisor_not_started(struct supervised *self, const str
                                               const char *why, int64_t now_ns);
 /* True if a restart is due; then restart_ns is 0 and restarts is one more. */
 bool supervisor_due(struct supervised *self, int64_t now_ns);
-/* "actor-1 failed 5 times in a row with exit status 3; the first time after 0.2 s:\n  | ...lines". Gives out. */
+/* "actor-1 failed 5 times in a row with exit status 3; the first time after 0.2 s:\n  | ...lines". It has failed. Gives out. */
 const char *supervisor_explain(const struct supervised *self, const char *name, char *out, size_t size);
 /* Shortens a text to one line: its first line, and its last line, which usually says most. Gives out. */
 const char *supervisor_one_line(const char *text, char *out, size_t size);

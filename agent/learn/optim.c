@@ -83,10 +83,6 @@ double optim_clip(float *grads, uint32_t n, double max)
 void optim_track(float *restrict target, const float *restrict params, uint32_t n, double tau)
 {
     float part = (float)tau;
-    if (tau >= 1) {
-        memcpy(target, params, n * sizeof *target);
-        return;
-    }
     for (uint32_t i = 0; i < n; i++)
         target[i] += part * (params[i] - target[i]);
 }

@@ -28,7 +28,7 @@ void optim_step(struct optim *self, float *params, const float *grads);
 /* Scales the vector so that its norm is at most `max` (0: no limit). Returns the norm before. A norm that is not finite
  * zeroes the vector. */
 double optim_clip(float *grads, uint32_t n, double max);
-/* target += tau * (params - target); a plain copy from tau 1 on. */
+/* target += tau * (params - target) */
 void optim_track(float *target, const float *params, uint32_t n, double tau);
 
 #endif

@@ -67,8 +67,6 @@ static rp_status lockstep_check(const struct run_config *config, double batch, r
         return err_set(err, RP_INVALID_ARGUMENT,
                        "a run in one process has one broker, and broker.shards says %u: write 1, or use replay-launch",
                        shards);
-    if (!table)
-        return err_set(err, RP_INVALID_ARGUMENT, "there is no table '%s' in broker.tables", config->adder.table);
     if (config->actors.count == 0 || config->learners.count == 0)
         return RP_OK; /* no turns to take */
     if (table->limiter.kind == LIMITER_MIN_SIZE || table->limiter.kind == LIMITER_NONE)

@@ -617,26 +617,21 @@ void host_tend(struct host *self, int64_t now_ns)
     bool more = read_lines(self);
     if (self->in < 0)
         return;
-    if (!more) {
+    if (!more || is_gone(self)) { /* gone: something that the carrier has started holds its output */
         on_eof(self, now_ns);
         return;
     }
-    if (is_gone(self)) {
-        on_eof(self, now_ns); /* something that the carrier has started holds its output */
-        return;
-    }
     check_silence(self, now_ns);
+    if (self->in < 0)
+        return;
     self->tended_ns = now_ns;
     int64_t every = self->lease_ns / 4 < PING_NS ? self->lease_ns / 4 : PING_NS;
     if (self->info.state == HOST_READY && now_ns - self->pinged_ns >= every) {
         self->pinged_ns = now_ns;
         host_writer_put(&self->writer, &(struct host_line){.type = "ping"}, NULL, 0);
     }
-    if (self->in >= 0)
-        feed(self);
-    if (self->in >= 0 && self->writer.broken && self->eof_ns == 0)
-        self->eof_ns = now_ns;
-    if (self->in >= 0 && self->eof_ns != 0)
+    feed(self);
+    if (self->writer.broken)
         on_eof(self, now_ns);
 }
 

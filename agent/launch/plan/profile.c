@@ -547,8 +547,6 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
                            .batch = (uint64_t)profile_batch(options->home.config),
                            .items_per_step = profile_items_per_step(options->home.config),
                            .measure_ns = options->home.config->plan.measure_ns};
-    if (!self.table)
-        return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->home.config->adder.table);
     adopt_hosts(options, out);
     profile_fill(options->home.config, out);
     RP_TRY(measure_without_lost(&self, measure_units, err));
