@@ -337,13 +337,9 @@ static void measure_usage(struct run *self, int64_t now_ns)
 
 static void tend_guard(struct run *self)
 {
-    if (!guard_lost(self->options->home.guard))
-        return;
-    run_say(self, LEVEL_WARN, "A0415", "the guard of the processes was killed; %s",
-            self->options->home.guard->pipe >= 0 ? "there is another one" : "another one could not be started");
-    for (uint32_t i = 0; i < self->n_members; i++)
-        process_guard(&self->members[i]->process);
-    host_pool_guard(self->hosts.pool);
+    if (guard_lost(self->options->home.guard))
+        run_say(self, LEVEL_WARN, "A0415", "the guard of the processes was killed; %s",
+                self->options->home.guard->pipe >= 0 ? "there is another one" : "another one could not be started");
 }
 
 /* Since when a process that was asked to end keeps the run waiting. One that has ended on its host waits for its files. */

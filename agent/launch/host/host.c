@@ -825,8 +825,3 @@ const struct host_info *host_info(const struct host *self)
 {
     return &self->info;
 }
-
-void host_guard(const struct host *self)
-{
-    process_guard(&self->carrier);
-}

@@ -96,9 +96,6 @@ rp_status host_send_file(struct host *self, const char *path, const char *name, 
  * host_info()->probe.done. */
 rp_status host_probe(struct host *self, const char *endpoint, rp_error *err);
 
-/* Makes the carrier known to its guard again. */
-void host_guard(const struct host *self);
-
 /* The place of processes there (process.h). The host must be ready when a process is started. */
 struct process_place *host_place(struct host *self);
 

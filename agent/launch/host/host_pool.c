@@ -363,12 +363,6 @@ bool host_pool_busy(const struct host_pool *self)
     return false;
 }
 
-void host_pool_guard(const struct host_pool *self)
-{
-    for (uint32_t i = 1; i < self->n; i++)
-        host_guard(self->hosts[i]->host);
-}
-
 void host_pool_want(struct host_pool *self, uint32_t actors)
 {
     if (self->options.source && self->options.source->want)

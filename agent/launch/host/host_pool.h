@@ -32,8 +32,6 @@ void host_pool_destroy(struct host_pool **self);
 /* To be called about every 50 ms; while the pool is busy, files or output are on their way, and more often makes them faster. */
 void host_pool_tend(struct host_pool *self, int64_t now_ns);
 bool host_pool_busy(const struct host_pool *self);
-/* Makes all carriers known to their guard again. */
-void host_pool_guard(const struct host_pool *self);
 /* Waits until every host is ready or has failed for 3 s, and each role of a run has a host that is ready; at most `ns`.
  * stop(context): true ends the wait. Returns how many are ready, home included. */
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context);

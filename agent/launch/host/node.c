@@ -698,12 +698,8 @@ static bool ends_wait(const struct node *self)
 
 static void tend_guard(struct node *self, int64_t now_ns)
 {
-    if (guard_lost(&self->guard)) {
-        for (uint32_t i = 0; i < self->n; i++)
-            process_guard(&self->children[i]->process);
-        if (self->greeted)
-            guard_lease(&self->guard, self->lease_ns);
-    }
+    if (guard_lost(&self->guard) && self->greeted)
+        guard_lease(&self->guard, self->lease_ns);
     show_life(self, now_ns);
 }
 

@@ -19,15 +19,7 @@
 #define TELL_US 200000
 #define BEGIN_S 5
 
-/* More than a run has processes and hosts. One beyond them still dies with the launcher. */
-#define GROUPS_MOST 16384u
-
-struct groups {
-    pid_t list[GROUPS_MOST];
-    size_t count;
-};
-
-static void groups_remove(struct groups *self, pid_t group)
+static void groups_remove(struct guard_groups *self, pid_t group)
 {
     size_t kept = 0;
     for (size_t i = 0; i < self->count; i++) {
@@ -37,10 +29,10 @@ static void groups_remove(struct groups *self, pid_t group)
     self->count = kept;
 }
 
-static void groups_add(struct groups *self, pid_t group)
+static void groups_add(struct guard_groups *self, pid_t group)
 {
     groups_remove(self, group);
-    if (self->count < GROUPS_MOST)
+    if (self->count < GUARD_GROUPS_MOST)
         self->list[self->count++] = group;
 }
 
@@ -50,10 +42,10 @@ struct word {
     int32_t lease_ms; /* longest silence from now on; 0: as before */
 };
 
-/* parent: killed, too, when the lease is over. folder: see struct guard. */
-static _Noreturn void watch(int from, pid_t parent, const char *folder)
+/* parent: killed, too, when the lease is over. */
+static _Noreturn void watch(struct guard *self, int from, pid_t parent)
 {
-    static struct groups groups;
+    struct guard_groups *groups = &self->groups;
     bool late = false;
     for (;;) {
         struct word word = {0};
@@ -67,24 +59,24 @@ static _Noreturn void watch(int from, pid_t parent, const char *folder)
         if (word.lease_ms > 0)
             setsockopt(from, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
         if (word.group > 0)
-            groups_add(&groups, word.group);
+            groups_add(groups, word.group);
         else
-            groups_remove(&groups, -word.group);
+            groups_remove(groups, -word.group);
     }
-    for (size_t i = 0; i < groups.count; i++) {
-        if (groups.list[i] > 1)
-            kill(-groups.list[i], SIGKILL);
+    for (size_t i = 0; i < groups->count; i++) {
+        if (groups->list[i] > 1)
+            kill(-groups->list[i], SIGKILL);
     }
     if (late && parent > 1 && getppid() == parent)
         kill(parent, SIGKILL);
-    if (folder)
-        execlp("rm", "rm", "-rf", "--", folder, (char *)NULL);
+    if (self->folder)
+        execlp("rm", "rm", "-rf", "--", self->folder, (char *)NULL);
     _exit(0);
 }
 
 /* A reader of the launcher's output, or a process that waits for the launcher's session, must not wait for the guard.
  * May be forked from a process with threads. */
-static _Noreturn void guard_main(int from, const char *folder)
+static _Noreturn void guard_main(struct guard *self, int from)
 {
     pid_t parent = getppid();
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGUSR1, SIGUSR2};
@@ -103,19 +95,19 @@ static _Noreturn void guard_main(int from, const char *folder)
     close_range(3, ~0U, 0);
     if (chdir("/") != 0)
         _exit(1);
-    watch(0, parent, folder);
+    watch(self, 0, parent);
 }
 
-rp_status guard_start(struct guard *self, const char *folder, rp_error *err)
+static rp_status fork_guard(struct guard *self, rp_error *err)
 {
     int pair[2];
-    *self = (struct guard){.pipe = -1, .folder = folder};
+    self->pipe = -1;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return err_set(err, RP_IO, "could not make a socket for the guard of the processes: %s", strerror(errno));
     spawn_await_children();
     pid_t pid = fork();
     if (pid == 0)
-        guard_main(pair[1], folder);
+        guard_main(self, pair[1]);
     int error = errno;
     close(pair[1]);
     if (pid < 0) {
@@ -135,26 +127,38 @@ rp_status guard_start(struct guard *self, const char *folder, rp_error *err)
     return RP_OK;
 }
 
+rp_status guard_start(struct guard *self, const char *folder, rp_error *err)
+{
+    *self = (struct guard){.folder = folder};
+    return fork_guard(self, err);
+}
+
 bool guard_lost(struct guard *self)
 {
     rp_error err = {0};
     if (self->pipe < 0 || waitpid(self->pid, NULL, WNOHANG) != self->pid)
         return false;
     close(self->pipe);
-    guard_start(self, self->folder, &err); /* without one, the kernel still kills the children themselves */
+    fork_guard(self, &err); /* without one, the kernel still kills the children themselves */
     return true;
 }
 
 static void tell(const struct guard *self, struct word word, int flags)
 {
-    if (!self || self->pipe < 0)
+    if (self->pipe < 0)
         return;
     while (send(self->pipe, &word, sizeof word, MSG_NOSIGNAL | flags) < 0 && errno == EINTR)
         ;
 }
 
-void guard_tell(const struct guard *self, int32_t group)
+void guard_tell(struct guard *self, int32_t group)
 {
+    if (!self)
+        return;
+    if (group > 0)
+        groups_add(&self->groups, group);
+    else
+        groups_remove(&self->groups, -group);
     tell(self, (struct word){.group = group}, 0);
 }
 

@@ -53,7 +53,7 @@ static rp_status explain(const char *name, int error, rp_error *err)
 }
 
 /* The guard knows the group before that can have more processes. */
-static void tell_guard(const void *guard, bool begins)
+static void tell_guard(void *guard, bool begins)
 {
     guard_tell(guard, begins ? (int32_t)getpid() : -(int32_t)getpid());
 }
@@ -74,6 +74,7 @@ static rp_status start(struct process *self, const struct process_options *optio
     if (pid < 0)
         return explain(options->argv[0] ? options->argv[0] : "", error, err);
     self->pid = pid;
+    guard_tell(options->guard, (int32_t)pid);
     return RP_OK;
 }
 
@@ -138,12 +139,6 @@ bool process_ended(struct process *self, int *status)
     self->running = false;
     self->pid = 0;
     return true;
-}
-
-void process_guard(const struct process *self)
-{
-    if (self->running && !self->place)
-        guard_tell(self->guard, (int32_t)self->pid);
 }
 
 void process_ask(struct process *self, int64_t now_ns)

@@ -70,8 +70,6 @@ struct process_place {
 
 /* Starts the command. One that cannot be executed fails here: "could not start ./x: No such file or directory". */
 rp_status process_start(struct process *self, const struct process_options *options, int64_t now_ns, rp_error *err);
-/* Makes the process known to its guard again. */
-void process_guard(const struct process *self);
 /* Returns true once, when the process has ended; *status is that of waitpid. Then the rest of its group is killed. */
 bool process_ended(struct process *self, int *status);
 /* Sends SIGTERM to the process alone; a second call does nothing. */

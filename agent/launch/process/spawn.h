@@ -17,8 +17,8 @@ struct spawn {
     bool dies_with_us;              /* the kernel kills the child when the thread that started it ends */
     /* Called in the child with true before it executes the program, and with false if that fails. May do only what is
      * safe after a fork of a process with threads. NULL: nothing. */
-    void (*in_child)(const void *ctx, bool begins);
-    const void *ctx;
+    void (*in_child)(void *ctx, bool begins);
+    void *ctx;
 };
 
 /* Returns the child's id; -1: there is no child, and *error is the errno that says why. */

@@ -481,19 +481,23 @@ TEST(usage_of_the_family, tempdir_enter, tempdir_leave)
     end_of(&self);
 }
 
-/* A guard that was killed is replaced by one that learns about the running processes. */
+/* A guard that was killed is replaced by one that knows the running processes, and none that has ended or could not be started. */
 TEST(guard_lost, tempdir_enter, tempdir_leave)
 {
     struct guard guard;
     assert_int_equal(guard_start(&guard, NULL, &err), RP_OK);
-    struct process self = start_shell("sleep 1000", &guard);
+    struct process over = start_shell("exit 0", &guard), self = start_shell("sleep 1000", &guard);
+    struct process_options nowhere = options_of((const char *const[]){"./nowhere", NULL}, &guard);
+    end_of(&over);
+    assert_int_not_equal(process_start(&over, &nowhere, 1, NULL), RP_OK);
     assert_false(guard_lost(&guard));
     pid_t first = guard.pid;
     kill(first, SIGKILL);
     wait_until(guard_lost(&guard));
     assert_int_not_equal(guard.pid, first);
     assert_false(guard_lost(&guard));
-    process_guard(&self);
+    assert_int_equal(guard.groups.count, 1);
+    assert_int_equal(guard.groups.list[0], self.pid);
     close(guard.pipe); /* as if we had ended */
     assert_int_equal(end_of(&self), SIGKILL);
     waitpid(guard.pid, NULL, 0);
