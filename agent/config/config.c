@@ -94,7 +94,8 @@ static const struct schema_row own_rows[] = {
     {"adder.n_step", SCHEMA_INT, ROOT(adder.n_step), "1", 1, 1000, NULL, 0,
      "transition: number of steps that an item spans"},
     {"adder.length", SCHEMA_INT, ROOT(adder.length), "0", 0, TABLE_STEPS, NULL, 0,
-     "sequence: number of steps in an item; episode: longer ones are rejected; 0: 21, and 1000 for episodes"},
+     "sequence: number of steps in an item, at most 65536; episode: longer ones are rejected; 0: 21, and 1000 for "
+     "episodes"},
     {"adder.period", SCHEMA_INT, ROOT(adder.period), "20", 1, 65536, NULL, 0,
      "sequence: steps between the starts of two items; at most length - burn_in"},
     {"adder.burn_in", SCHEMA_INT, ROOT(adder.burn_in), "0", 0, 65536, NULL, 0,

@@ -8,6 +8,7 @@
 
 #include "agent/config/config.h"
 #include "agent/config/placeholder.h"
+#include "agent/learn/sequence.h"
 #include "broker/select/selector.h"
 #include "broker/store/store.h"
 #include "proto/base/dtype.h"
@@ -481,6 +482,10 @@ static void check_adder(const struct run_config *config, struct schema_report *r
     if (adder->kind == ADDER_SEQUENCE && adder->length < 2)
         schema_problem(report, "adder.length", "a sequence of %lld steps has nothing to learn from: write at least 2",
                        (long long)adder->length);
+    else if (adder->kind == ADDER_SEQUENCE && adder->length > SEQUENCE_MAX_LENGTH)
+        schema_problem(report, "adder.length",
+                       "a sequence of %lld steps is longer than an item may be: write at most %d",
+                       (long long)adder->length, SEQUENCE_MAX_LENGTH);
     else if (adder->kind == ADDER_SEQUENCE && trained < 1)
         schema_problem(report, "adder.burn_in",
                        "%lld leaves nothing to train on of a length of %lld: write at most %lld",

@@ -200,6 +200,10 @@ TEST(parts_that_do_not_fit)
     EXPECT("override 'adder.length=1': adder.length: a sequence of 1 steps has nothing to learn from: write at least "
            "2\n",
            IMPALA, "adder.kind=sequence", "adder.length=1");
+    EXPECT(
+        "override 'adder.length=65537': adder.length: a sequence of 65537 steps is longer than an item may be: write "
+        "at most 65536\n",
+        IMPALA, "adder.kind=sequence", "adder.length=65537", "broker.memory_limit=1TiB");
     EXPECT("override 'agent.batch=300': agent.batch: 300 sequences of up to 65536 steps are too much for one learner "
            "step: write at most 256\n",
            IMPALA, "adder.kind=sequence", "adder.length=65536", "agent.batch=300", "broker.memory_limit=1TiB");
