@@ -15,8 +15,7 @@
 
 The protocol is in actor.py, service.py, shards.py and blocks.py, written from proto/PROTOCOL.md alone. For an environment of
 your own replace CartPole, and the columns in Transitions. While a shard does not answer, this example waits for it, as it waits
-for a broker that is alone; ShardedActor in shards.py shows how to go on with the others. Exit status: 0 done or stopped, 1
-failed, 2 wrong arguments, 3 no broker.
+for a broker that is alone. Exit status: 0 done or stopped, 1 failed, 2 wrong arguments, 3 no broker.
 """
 
 import argparse

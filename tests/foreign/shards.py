@@ -105,7 +105,6 @@ class ShardedActor:
 
     def __init__(self, shards, columns):
         self.lanes = [Actor(Service(service.endpoint), columns) for service in shards.services]
-        self.away = set()   # shards that get no episodes
 
     def layout(self, table, fields):
         """The same number at all shards, because all are told of the same layouts in the same order."""
@@ -113,19 +112,12 @@ class ShardedActor:
 
     def next_lane(self):
         """Where the next episode goes: the better of two, by items that are not confirmed yet."""
-        living = [i for i in range(len(self.lanes)) if i not in self.away]
-        two = random.sample(living, min(2, len(living)))
-        return self.lanes[min(two, key=lambda i: self.lanes[i].unresolved() + len(self.lanes[i].new_items))]
+        two = random.sample(self.lanes, min(2, len(self.lanes)))
+        return min(two, key=lambda lane: lane.unresolved() + len(lane.new_items))
 
     def flush(self, timeout=60.0):
-        """Whether all items at living shards are confirmed. Items of a shard that is away wait in its lane."""
-        living = [lane for i, lane in enumerate(self.lanes) if i not in self.away]
-        return all([lane.send(timeout) and lane.wait_until(lambda lane=lane: lane.unresolved() == 0, timeout) for lane in living])
-
-    def come_back(self, shard):
-        """A shard answers again: its session is taken up, and what it does not have is sent again."""
-        self.away.discard(shard)
-        return self.lanes[shard].resume()
+        """Whether all items are confirmed."""
+        return all([lane.send(timeout) and lane.flush(timeout) for lane in self.lanes])
 
     def bye(self):
         for lane in self.lanes:

@@ -1,15 +1,12 @@
-"""The client in plain Python against three real shards: as processes of one replay-broker, and as brokers that run by themselves.
+"""The client in plain Python against three real shards. Proves that PROTOCOL.md, "Shards", is enough."""
 
-Proves that PROTOCOL.md, "Shards", is enough.
-"""
-
+import os
 import random
 import signal
-import tempfile
 
 import blocks
 from generated import pb
-from harness import Broker, check, equal, eventually, run_tests
+from harness import Broker, check, children, equal, eventually, state_of
 from service import Service
 from shards import MASS, PERMITS, QUEUE, SILENT, ShardedActor, ShardedLearner, Shards
 
@@ -44,37 +41,13 @@ COLUMNS = [pb.Column(name="x", dtype="int32")]
 FIELDS = [pb.Field(name="x", column=0)]
 
 
-class Processes:
-    """One replay-broker with three shards."""
+class World:
+    """One replay-broker with three shards, each a process of its own."""
 
     def __init__(self):
         self.broker = Broker("shards: %d\n" % N + TABLES)
         ends = self.broker.endpoints
         self.endpoints = [ends["service"]] + [ends["shard.%d.service" % i] for i in range(1, N)]
-
-    def stop(self):
-        status = self.broker.stop()
-        self.broker.remove()
-        return [status]
-
-
-class Listed:
-    """Three brokers with the same list, each with a journal."""
-
-    def __init__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="replay-shards-")
-        where = self.folder.name
-        self.endpoints = ["ipc://%s/s%d" % (where, i) for i in range(N)]
-        settings = "shards: [%s]\nfolder: %s/journal\n" % (", ".join(self.endpoints), where)
-        self.brokers = [Broker("shard: %d\ningest: ipc://%s/i%d\nevents: ipc://%s/e%d\n%s%s" % (
-            i, where, i, where, i, settings, TABLES)) for i in range(N)]
-
-    def stop(self):
-        statuses = [broker.stop() for broker in self.brokers]
-        for broker in self.brokers:
-            broker.remove()
-        self.folder.cleanup()
-        return statuses
 
 
 def write(actor, layout, episodes, length=4, first=0, lane=None):
@@ -91,12 +64,12 @@ def write(actor, layout, episodes, length=4, first=0, lane=None):
     return keys
 
 
-def begin(world, table, shard=0, **options):
+def begin(world, table, shard=0):
     """(Shards, actor, learner) of an empty table, found through a shard."""
     shards = Shards(world.endpoints[shard])
     for service in shards.services:
         service.reset(table)
-    return shards, ShardedActor(shards, COLUMNS), ShardedLearner(shards, table, **options)
+    return shards, ShardedActor(shards, COLUMNS), ShardedLearner(shards, table)
 
 
 def chi_square(counts, wanted):
@@ -213,58 +186,7 @@ def test_parameters_are_everywhere_and_counters_at_shard_0(world):
     equal((Shards(world.endpoints[2]).counter("steps"), shards.services[1].counter("steps")), (value, 0))
 
 
-def test_a_shard_dies_and_comes_back(world):
-    if not isinstance(world, Listed):
-        return  # replay-broker restarts its shards itself: tests of its own show that
-    shards, actor, learner = begin(world, "ratio", silent=SILENT)
-    layout = actor.layout("ratio", FIELDS)
-    keys, samples = write(actor, layout, 1, lane=actor.lanes[1]), 0
-
-    def go_on(count):
-        """As many samples as the ratio allows for what is written."""
-        keys.update(write(actor, layout, count // (4 * RATIO), first=len(keys)))
-        items = learner.sample(count, timeout=30)
-        equal(len(items), count)
-        for _ in range(20):
-            if actor.flush(0.5):
-                return items
-            items += learner.sample(4, timeout=1)  # actors may wait at a shard that was not asked to pay
-        raise AssertionError("actors do not go on")
-
-    samples += len(go_on(48))
-    # Items on their way to a shard that is stopped, and then killed.
-    broker, lane = world.brokers[1], actor.lanes[1]
-    broker.process.send_signal(signal.SIGSTOP)
-    chunk = lane.chunk([blocks.pack(COLUMNS[0], [1000])], 1)
-    keys[lane.item(layout, chunk, 0, 1)] = 1000
-    lane.push_message(lane.build())
-    broker.kill()
-    actor.away.add(1)
-    while 1 not in learner.away:   # it has room, so it is asked for permits
-        samples += len(go_on(16))
-    for _ in range(3):
-        items = go_on(16)
-        check(1 not in {item.shard for item in items}, "items of a shard that is away")
-        samples += len(items)
-    broker.start()
-    actor.come_back(1)
-    check(actor.flush(), "what was on its way is there")
-    eventually(lambda: learner.look() or not learner.away, what="the learner finds the shard again")
-    equal(sorted(i.key for s in shards.services for i in s.ask("list", pb.List(table="ratio", limit=1000))[0].list.items),
-          sorted(keys), "items: nothing is lost, nothing is there twice")
-    shown = set()
-    while 1 not in shown:
-        items = go_on(16)
-        samples += len(items)
-        shown |= {item.shard for item in items}
-    eventually(lambda: learner.look() or not learner.away, what="all answers are there")
-    check_ratio(shards, len(keys), samples + learner.stock)
-    actor.bye()
-
-
 def test_a_silent_shard_loses_no_item_that_leaves_its_table(world):
-    if not isinstance(world, Listed):
-        return
     shards = Shards(world.endpoints[0])
     actor = ShardedActor(shards, COLUMNS)
     keys = write(actor, actor.layout("once", FIELDS), 40)
@@ -272,23 +194,12 @@ def test_a_silent_shard_loses_no_item_that_leaves_its_table(world):
     learner = ShardedLearner(shards, "once", silent=SILENT)
     check(learner.states[1].removes and not ShardedLearner(shards, "replay").states[1].removes, "tables say whether samples remove items")
     items = learner.sample(10)
-    world.brokers[1].process.send_signal(signal.SIGSTOP)
+    pid = next(pid for pid in children(world.broker.process.pid) if state_of(pid)[0] == "replay-shard-1")
+    os.kill(pid, signal.SIGSTOP)
     while 1 not in learner.away:
         items += learner.sample(10)
-    world.brokers[1].process.send_signal(signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
     for _ in range(60):
         items += learner.sample(min(10, len(keys) - len(items)), timeout=1) if len(items) < len(keys) else []
     equal(sorted((item.key, item.fields["x"][0]) for item in items), sorted(keys.items()))
     actor.bye()
-
-
-def main():
-    status = 0
-    for make in (Listed, Processes):
-        world = make()
-        print(make.__name__)
-        status |= run_tests(world)
-        if any(world.stop()):
-            print("FAIL  a broker did not end in order")
-            status = 1
-    return status
