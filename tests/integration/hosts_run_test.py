@@ -2,7 +2,9 @@
 are installed there."""
 
 import concurrent.futures
+import json
 import pathlib
+import re
 import signal
 
 import machines
@@ -19,6 +21,17 @@ hosts:
 PROGRAMS = pathlib.Path(program("launch")).resolve().parent
 NAMES = ("cpu1", "cpu2", "cpu3")
 NEAR, FAR = (HOSTS % {"name": name, "programs": PROGRAMS} for name in ("cpu", "far"))
+ACTING = "hosts: [{name: cpu1, cores: 2, roles: [actor], programs: %s}]\n" % PROGRAMS
+PORTS = (7600, 7601, 7602)
+RATE = 500_000  # bytes/s: actors make far more, and the learner could use them
+LOAD = (ENDLESS[0], "adder.buffer_items=2000", "learners.delay=50ms",
+        'broker.tables=[{name: replay, max_size: 10000, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 0.02, '
+        'min_size: 200, error_buffer: 100}}]')
+FETCH = """
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + sys.argv[2]})
+print(urllib.request.urlopen(request).read().decode())
+"""
 
 
 def hosts_of(launcher):
@@ -48,6 +61,13 @@ def await_spread(launcher):
     await_steps(launcher)
 
 
+def before_the_broker(lab, name, **how):
+    """(the forwarder, settings of a broker whose clients elsewhere connect through it)"""
+    forwarder = machines.Forwarder(lab, name, {port: (lab.home.address, port) for port in PORTS}, **how)
+    return forwarder, ["broker.advertise=" + forwarder.address,
+                       *("broker.%s=tcp://0.0.0.0:%d" % way for way in zip(("service", "ingest", "events"), PORTS))]
+
+
 def test_killed_launcher_leaves_nothing(lab):
     """A host that does not let the launcher in is left out, with a sentence."""
     lab.add("locked").allow(False)
@@ -65,13 +85,10 @@ def test_killed_launcher_leaves_nothing(lab):
 
 def test_latency_and_broken_connections(lab):
     """All connections take 20 ms in each direction, and break: those of processes to the broker, and those of ssh."""
-    ports = (7600, 7601, 7602)
-    to_broker = machines.Forwarder(lab, "wan1", {port: (lab.home.address, port) for port in ports}, 20)
+    to_broker, broker = before_the_broker(lab, "wan1", delay_ms=20)
     to_hosts = machines.Forwarder(lab, "wan2", {2201 + i: (lab[name].address, 22) for i, name in enumerate(NAMES)}, 20)
     for i, name in enumerate(NAMES):
         lab.know("far%d" % (i + 1), lab[name], to_hosts.address, 2201 + i)
-    broker = ["broker.advertise=" + to_broker.address]
-    broker += ["broker.%s=tcp://0.0.0.0:%d" % way for way in zip(("service", "ingest", "events"), ports)]
     with place_in(lab, FAR) as place:
         launcher = place.launch(*sets("stop.steps=3000", "environment.delay=4ms", *broker))  # goes on for seconds after the last cut
         for forwarder in (to_broker, to_hosts, to_broker):
@@ -82,6 +99,68 @@ def test_latency_and_broken_connections(lab):
         report = launcher.read("report.json")
         check(report["phase"] == "done" and report["steps"] >= 3000, report)
         equal(report["restarts"], 0, "failures of processes")
+
+
+def await_status(launcher, what, holds):
+    """Gives the status for which it holds."""
+    seen = [{}]
+
+    def look():
+        seen.append(launcher.status())
+        return holds(seen[-1])
+    try:
+        launcher.await_alive(look, what, 2 * PATIENCE)
+    except AssertionError as error:
+        known = {key: seen[-1].get(key) for key in ("cause", "waits", "actor_idle", "inserts_rate", "hosts")}
+        raise AssertionError("%s; the last status: %s" % (error, known)) from None
+    print("      %s: %s %s" % (seen[-1]["cause"], seen[-1]["waits"], seen[-1]["advice"]))
+    return seen[-1]
+
+
+def network_rate(status):
+    """Bytes/s, by the sentence; 0 if it tells none."""
+    rate, unit = (re.findall(r"which gets ([0-9.]+) (B|KiB|MiB)/s", status["waits"]) or [("0", "B")])[0]
+    return float(rate) * {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}[unit]
+
+
+def all_name(place, launcher, cause, words):
+    """Numbers change from second to second, so each is asked until it says so. Gives what the page has."""
+    url, token = (launcher.folder / "page").read_text().strip().split("?token=")
+    at_home = lambda *command: machines.run(*place.prefix, *command, cwd=place.base, env=place.environment)  # noqa: E731
+
+    def page_names():
+        state = json.loads(at_home("/usr/bin/python3", "-c", FETCH, url + "api/state", token))
+        return state if state["verdict"]["cause"] == cause and words in state["verdict"]["text"] else None
+    said = lambda *command: words in " ".join(at_home(*command).split())  # noqa: E731: lines are wrapped
+    eventually(lambda: said(program("ctl"), "--run", "latest", "why"), PATIENCE, "replay-ctl why: " + words)
+    eventually(lambda: said(program("ctl"), "--run", "latest", "top", "--count", "1"), PATIENCE, "replay-ctl top: " + words)
+    eventually(lambda: said(program("launch"), "status"), PATIENCE, "replay-launch status: " + words)
+    return eventually(page_names, PATIENCE, "the page: " + words)
+
+
+def test_all_name_the_network_and_a_lost_host(lab):
+    """What holds a run back, brought about for real, is named alike by status.json, `replay-launch status`, `replay-ctl why` and `top`,
+    and the page."""
+    way, broker = before_the_broker(lab, "wan3", rate=RATE)
+    with place_in(lab, ACTING) as place:
+        launcher = place.launch(*sets(*LOAD, *broker))
+        status = await_status(launcher, "the network that both actors wait for", lambda status: status.get("cause") == "network"
+                              and 0.6 * RATE < network_rate(status) < 1.1 * RATE)
+        equal((status["blocked"], status["bad"]), ("actors", False), "whose arrow stands still")
+        page = all_name(place, launcher, "network", "The network is the bottleneck")
+        equal(page["verdict"]["blocked"], "actors", "the arrow on the page")
+        waits = [wait for wait in page["waits"] if wait["kind"] == "network"]
+        check(waits and all(wait["who"] in ("actor-0", "actor-1") and 0 < wait["rate"] < RATE for wait in waits), page["waits"])
+
+        way.lift()
+        await_status(launcher, "another cause", lambda status: status.get("cause") not in (None, "", "network"))
+
+        lab["cpu1"].stop()
+        status = await_status(launcher, "the lost host", lambda status: status.get("cause") == "hosts")
+        equal((status["actors"], status["bad"]), (0, True), "actors")
+        all_name(place, launcher, "hosts", "2 of 3 actors and learners wait for hosts: cpu1")
+        launcher.signal()
+        launcher.ends(seconds=2 * PATIENCE)
 
 
 def go_down_and_come_back(lab):

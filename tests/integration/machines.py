@@ -89,9 +89,9 @@ def ours_in(folder):
     return OURS.relative_to(folder).parts[0] if OURS.is_relative_to(folder) else None
 
 
-def run(*words):
+def run(*words, **options):
     """A command of the tests' own, to its end. Gives its output."""
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, **options)
     check(done.returncode == 0, words, "ended with status", done.returncode, done.stdout, done.stderr)
     return done.stdout
 
