@@ -7,11 +7,10 @@ import pty
 import random
 import shutil
 import signal
-import subprocess
 import termios
 import time
 
-from launches import ENDLESS, PATIENCE, SLOW, Place, check, equal, eventually, program, sets
+from launches import ENDLESS, PATIENCE, SLOW, Place, check, equal, eventually, sets
 from launch_scripts import STUBBORN, foreign
 import harness
 from harness import contains, free_ports, kill, state_of
@@ -31,6 +30,13 @@ def children(launcher):
 def guard_of(launcher):
     pids = [pid for pid, (name, state) in children(launcher).items() if name == "replay-guard" and state != "Z"]
     return pids[0] if pids else 0
+
+
+def await_turn(run):
+    """Until the launcher has written its status again."""
+    status = run.folder / "status.json"
+    before = status.stat().st_mtime_ns
+    run.await_alive(lambda: status.stat().st_mtime_ns > before, "the next turn of the launcher")
 
 
 def attack(run, rng):
@@ -131,6 +137,7 @@ def test_learner_can_not_save():
 
 
 def test_guard_and_launcher_are_killed():
+    """Another guard learns about the processes, and ends them when 'stop --force' kills a launcher that does not listen."""
     with foreign(STUBBORN) as place:
         run = place.launch()
         run.await_alive(lambda: "child" in run.log("actor-0"), "the actor's child")
@@ -139,16 +146,6 @@ def test_guard_and_launcher_are_killed():
             os.kill(before, signal.SIGKILL)
             eventually(lambda: guard_of(run) not in (0, before), 5 * SLOW, "another guard")
         contains(run.text(), "the guard of the processes was killed; there is another one")
-        run.signal(signal.SIGKILL)
-        run.ends(-signal.SIGKILL)
-        place.nobody_left(3 * SLOW)
-
-
-def test_stopped_launcher():
-    """'stop --force' ends one that does not listen."""
-    with foreign(STUBBORN) as place:
-        run = place.launch()
-        run.await_alive(lambda: "child" in run.log("actor-0"), "the actor's child")
         run.signal(signal.SIGSTOP)
         contains(place.call("stop", "--force")[0], ": stopped")
         run.ends(-signal.SIGKILL)
@@ -172,41 +169,37 @@ def test_folder_goes_away():
 def test_without_terminal():
     """nohup: the end of the terminal is not that of the run. And none of the standard files is open."""
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
-        command = "exec nohup %s run.yaml --folder run <&- >&- 2>&-" % program("launch")
-        popen = subprocess.Popen(["sh", "-c", command], cwd=place.base, env=place.environment)
-        log = place.base / "run/logs/launch.log"
-        eventually(lambda: log.exists() and "process=actor-0" in log.read_text(), 20 * SLOW, "the run")
-        popen.send_signal(signal.SIGHUP)
-        popen.send_signal(signal.SIGHUP)
+        place.prefix = ["sh", "-c", 'exec nohup "$0" "$@" <&- >&- 2>&-']
+        run = place.launch()
+        run.await_start("actor-0")
+        run.signal(signal.SIGHUP)
+        run.signal(signal.SIGHUP)
         time.sleep(0.3 * SLOW)
-        check(popen.poll() is None and "A0408" not in log.read_text(), "SIGHUP has stopped it")
-        popen.send_signal(signal.SIGTERM)
-        equal(popen.wait(PATIENCE), 0, "exit status")
-        equal((place.base / "run/launch.lock").read_text(), "", "what was printed is in a file of ours:")
+        check(run.alive() and "A0408" not in run.log(), "SIGHUP has stopped it")
+        run.signal(signal.SIGTERM)
+        run.ends(0, PATIENCE)
+        equal((run.folder / "launch.lock").read_text(), "", "what was printed is in a file of ours:")
 
 
 def test_hangup():
     """The log is rotated, then the terminal goes away: the run goes on, and its log under its name."""
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
         master, terminal = pty.openpty()
-        popen = subprocess.Popen([program("launch"), "run.yaml", "--folder", "run"], cwd=place.base, stdin=terminal,
-                                 stdout=terminal, stderr=terminal, env=dict(place.environment, TERM="xterm"),
-                                 start_new_session=True,
-                                 preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        place.environment["TERM"] = "xterm"
+        run = place.start("run.yaml", stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+                          preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(terminal)
-        log = place.base / "run/logs/launch.log"
-        eventually(lambda: log.exists() and "process=actor-0" in log.read_text(), 20 * SLOW, "the run")
+        run.await_start("actor-0")
+        log = run.folder / "logs/launch.log"
         log.rename(log.with_suffix(".1"))
-        popen.send_signal(signal.SIGHUP)
-        eventually(lambda: log.exists() and "L0002" in log.read_text(), 20 * SLOW, "the log under its name")
+        run.signal(signal.SIGHUP)
+        run.await_alive(lambda: "L0002" in run.log(), "the log under its name")
         os.close(master)  # sends SIGHUP, too
-        eventually(lambda: log.read_text().count("L0002") > 1, 20 * SLOW, "the end of the terminal")
-        status = place.base / "run/status.json"
-        before = status.stat().st_mtime_ns
-        eventually(lambda: status.stat().st_mtime_ns > before, 20 * SLOW, "a run that goes on")
-        check(popen.poll() is None and "A0408" not in log.read_text(), "SIGHUP has stopped it")
-        popen.send_signal(signal.SIGTERM)
-        equal(popen.wait(PATIENCE), 0, "exit status")
+        run.await_alive(lambda: run.log().count("L0002") > 1, "the end of the terminal")
+        await_turn(run)
+        check(run.alive() and "A0408" not in run.log(), "SIGHUP has stopped it")
+        run.signal(signal.SIGTERM)
+        run.ends(0, PATIENCE)
 
 
 def test_resume_from_elsewhere():
@@ -217,11 +210,10 @@ def test_resume_from_elsewhere():
         run.stop()
         elsewhere = place.base / "else where"
         elsewhere.mkdir()
-        popen = subprocess.Popen([program("launch"), "resume", "../runs/latest"], cwd=elsewhere, env=place.environment,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        eventually(lambda: run.log("actor-0").count("here is %s\n" % place.base) == 2, 20 * SLOW, "the actor once more")
+        again = place.start("resume", "../runs/latest", cwd=elsewhere)
+        again.await_alive(lambda: run.log("actor-0").count("here is %s\n" % place.base) == 2, "the actor once more")
         contains(place.call("stop")[0], "stopped")
-        equal(popen.wait(PATIENCE), 0, popen.stdout.read())
+        again.ends(0, PATIENCE)
         equal(list(elsewhere.iterdir()), [], "files elsewhere")
 
 

@@ -44,10 +44,10 @@ def sets(*values):
 class Launcher(Program):
     """One replay-launch."""
 
-    def __init__(self, place, name, words):
+    def __init__(self, place, name, words, **options):
         self.place = place
-        super().__init__(name, place.base / (name + ".out"), [*place.prefix, program("launch"), *words], cwd=place.base,
-                         env=place.environment)
+        super().__init__(name, place.base / (name + ".out"), [*place.prefix, program("launch"), *words],
+                         **{"cwd": place.base, "env": place.environment, **options})
         self.given = words[words.index("--folder") + 1] if "--folder" in words else "runs/latest"
 
     @property
@@ -165,8 +165,8 @@ class Place:
         launcher.await_phase("running")
         return launcher
 
-    def start(self, *words):
-        launcher = Launcher(self, "launcher-%d" % len(self.launchers), list(words))
+    def start(self, *words, **options):
+        launcher = Launcher(self, "launcher-%d" % len(self.launchers), list(words), **options)
         self.launchers.append(launcher)
         return launcher
 

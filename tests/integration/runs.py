@@ -24,7 +24,7 @@ class Program:
     def __init__(self, name, out, command, **options):
         self.name, self.out = name, out
         with open(out, "ab") as file:
-            self.popen = subprocess.Popen(command, stdout=file, stderr=file, **options)
+            self.popen = subprocess.Popen(command, **{"stdout": file, "stderr": file, **options})
 
     def alive(self):
         return self.popen.poll() is None
