@@ -106,6 +106,18 @@ class Browser:
                                      f"{(self.text('main') or '')[:300]!r}")
             time.sleep(0.05)
 
+    def press(self, label):
+        """Presses a button once it is there. Returns what it says beforehand, in the same moment: numbers change."""
+        return self.wait(label, """const one = [...document.querySelectorAll('button')].find((one) => one.textContent === arguments[0]);
+            const tip = one && [one.title];
+            if (one) one.click();
+            return tip""", label)[0]
+
+    def answer(self, label):
+        """Answers a question."""
+        self.wait("the question", "return document.querySelector('dialog').open")
+        self.press(label)
+
     def keys(self, text):
         """Types into whatever has the focus."""
         actions = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]

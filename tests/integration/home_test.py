@@ -32,24 +32,20 @@ def ask(url, headers=None, body=None):
         return status, json.loads(text)
 
 
-def press(browser, label, yes="Yes"):
-    """Presses a button of the controls; gives what it says beforehand, and the answer."""
-    one = "[...document.querySelectorAll('#controls button')].find((one) => one.textContent === arguments[0])"
-    browser.wait(label, "return !!%s" % one, label)
-    tip = browser.run("const one = %s, tip = one.title; one.click(); return tip" % one, label)  # at once: its numbers change
+def press(browser, label):
+    """Presses a button that asks a question, and gives what it says beforehand."""
+    tip = browser.press(label)
     browser.wait("the question", "return document.querySelector('dialog').open")
     contains(browser.text("dialog"), tip)
-    return tip, lambda: answer(browser, yes)
+    return tip
 
 
-def answer(browser, word):
-    """Answers the question; gives the text of the reply."""
-    browser.run("[...document.querySelectorAll('dialog button')].find((one) => one.textContent === arguments[0]).click()", word)
-    if word == "No":
-        return ""
+def agree(browser):
+    """Answers Yes, and gives the text of the reply."""
+    browser.answer("Yes")
     browser.wait("the reply", "const box = document.querySelector('dialog'); return box.open && box.textContent.endsWith('Close')", seconds=PATIENCE)
     text = browser.text("dialog p")
-    browser.run("document.querySelector('dialog button').click()")
+    browser.press("Close")
     return text
 
 
@@ -58,36 +54,33 @@ def test_every_button():
     with Home() as place, Browser() as browser:
         run = place.running("--folder", "run", *sets(*ENDLESS, "learners.save_every=1h", "evaluator.every=1000000000"))
         browser.open(place.url())
-        tip, _ = press(browser, "Stop the run")
-        contains(tip, "Ends the run in order")
-        answer(browser, "No")
-        tip, yes = press(browser, "Pause the run")
-        contains(tip, "2 actors and 1 learner wait")
-        contains(yes(), "paused: actors and learners wait")
+        contains(press(browser, "Stop the run"), "Ends the run in order")
+        browser.answer("No")
+        contains(press(browser, "Pause the run"), "2 actors and 1 learner wait")
+        contains(agree(browser), "paused: actors and learners wait")
         browser.wait("the sentence", "return document.querySelector('#verdict').textContent.includes('is paused')")
-        tip, yes = press(browser, "Evaluate now")
-        contains(yes(), "over 2 episodes")
+        press(browser, "Evaluate now")
+        contains(agree(browser), "over 2 episodes")
         run.await_alive(lambda: run.status().get("n_values", 0) >= 1, "the evaluation")
-        tip, yes = press(browser, "Checkpoint now")
-        contains(yes(), "the learner saves its state")
+        press(browser, "Checkpoint now")
+        contains(agree(browser), "the learner saves its state")
         run.await_alive((run.folder / "learner.weights").exists, "the learner's state")
-        _, yes = press(browser, "Let the run go on")
-        contains(yes(), "goes on")
-        tip, yes = press(browser, "Actors +")
-        contains(tip, "Actors 2 → 3: starts one more process on this host")
-        contains(yes(), "actors: 2 -> 3")
+        press(browser, "Let the run go on")
+        contains(agree(browser), "goes on")
+        contains(press(browser, "Actors +"), "Actors 2 → 3: starts one more process on this host")
+        contains(agree(browser), "actors: 2 -> 3")
         browser.wait("three actors", "return [...document.querySelectorAll('#controls button')].some((one) => one.title.startsWith('Actors 3 → 2'))")
-        _, yes = press(browser, "Actors −")
-        contains(yes(), "actors: 3 -> 2")
-        _, yes = press(browser, "Ratio")
+        press(browser, "Actors −")
+        contains(agree(browser), "actors: 3 -> 2")
+        press(browser, "Ratio")
         browser.run("document.querySelector('[name=ratio]').value = '2'")
-        contains(yes(), "ratio: 4 -> 2")
-        _, yes = press(browser, "Ratio")
+        contains(agree(browser), "ratio: 4 -> 2")
+        press(browser, "Ratio")
         browser.run("document.querySelector('[name=ratio]').value = '100000'")
-        contains(yes(), "That did not work", "error_buffer")
-        _, yes = press(browser, "Stop the run")
+        contains(agree(browser), "That did not work", "error_buffer")
+        press(browser, "Stop the run")
         equal([one for one in browser.problems() if "(Bad Request)" not in one], [], "the console")  # the refusal
-        contains(yes(), "The run ends")
+        contains(agree(browser), "The run ends")
         run.ends(0, 3 * PATIENCE)
 
 

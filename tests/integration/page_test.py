@@ -59,27 +59,14 @@ def quiet(browser, url, but="nothing"):
     check(not elsewhere, "requests to", elsewhere)
 
 
-PRESS = "[...document.querySelectorAll('button')].find((one) => one.textContent === arguments[0])"
-
-
-def press(browser, name):
-    browser.run("%s.click()" % PRESS, name)
-
-
-def answer(browser, name):
-    browser.wait("the question", "return document.querySelector('dialog').open")
-    press(browser, name)
-
-
 def change_ratio(browser):
     """Sets the ratio of the table by its button, and awaits the answer."""
-    browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
-    press(browser, "Limiter of replay")
+    browser.press("Limiter of replay")
     browser.wait("the question", "return document.querySelector('dialog').open")
     browser.run("document.querySelector('[name=samples_per_insert]').value = '2'")
-    press(browser, "Yes")
+    browser.press("Yes")
     browser.wait("the answer", "return document.querySelector('dialog').open && /changed/.test(document.querySelector('dialog').textContent)")
-    press(browser, "Close")
+    browser.press("Close")
 
 
 def test_a_live_run():
@@ -197,11 +184,11 @@ def test_changes_need_a_token_and_a_yes():
         look(browser, url, "broker")
         change_ratio(browser)
         browser.wait("the change", "return fetch('api/state').then((r) => r.json()).then((s) => s.broker.tables[0].limiter.samples_per_insert === 2)")
-        press(browser, "Stop the run")
-        answer(browser, "No")
+        browser.press("Stop the run")
+        browser.answer("No")
         check(launcher.alive(), "No has ended the run")
-        press(browser, "Stop the run")
-        answer(browser, "Yes")
+        browser.press("Stop the run")
+        browser.answer("Yes")
         launcher.ends(seconds=3 * PATIENCE)
         check(not (launcher.folder / "page").exists(), "the address is still there")
 
@@ -223,7 +210,7 @@ def test_a_run_with_keys():
 
 
 def test_a_finished_run_and_others():
-    """The same page from a run's folder, and two runs in one chart."""
+    """The same page from a run's folder, two runs in one chart, and what remains of them as files."""
     with Place(CONFIG) as place, Browser() as browser:
         for seed in (1, 2):
             place.call(str(place.config), "--quiet", "--seed", str(seed), *sets("launch.http=", "report.every=200ms"), status=0)
@@ -264,6 +251,8 @@ def test_a_finished_run_and_others():
         go(browser, "report")
         browser.wait("the report", "return document.querySelectorAll('main figure').length >= 5")
         viewer.stop()
+        with Browser() as other:
+            read_report(other, place)
 
 
 def zoom(browser):
@@ -293,13 +282,13 @@ def play(browser):
     browser.wait("the environment", COLOURS + " >= 3")
     first = browser.run(PICTURE)
     browser.wait("the next steps", "return document.querySelector('canvas.play').toDataURL() !== arguments[0]", first)
-    press(browser, "❚❚ Pause")
+    browser.press("❚❚ Pause")
     browser.run("const bar = document.querySelector('.scrub'); bar.value = bar.max; bar.oninput()")
     last = browser.run(PICTURE)
     check("step " + browser.run("return document.querySelector('.scrub').max") in browser.text("main").replace(",", ""), "the last step")
     browser.run("const bar = document.querySelector('.scrub'); bar.value = 0; bar.oninput()")
     check(browser.run(PICTURE) != last, "the first frame looks like the last")
-    press(browser, "▶ Play")
+    browser.press("▶ Play")
     browser.wait("playing", "return Number(document.querySelector('.scrub').value) > 2")
 
 
@@ -407,44 +396,41 @@ def test_a_run_that_ends_in_the_background():
 CHOOSE = "const choice = document.querySelector('main select'); choice.value = arguments[0]; choice.dispatchEvent(new Event('change'))"
 
 
-def test_a_report():
-    """The page as one file, opened from the disk: a run's report, and runs that are compared."""
+def read_report(browser, place):
+    """The page as one file, opened from the disk: the report of the first of two runs, and both compared."""
     charts = ["Return", "Loss", "Mean Q", "Norm of the gradient", "Length of episodes", "Exploration", "Inserts per second",
               "Samples per second", "Samples per insert", "Idle share", "Memory of all processes"]
-    with Place(CONFIG) as place, Browser() as browser:
-        for seed in (1, 2):
-            place.call(str(place.config), "--quiet", "--seed", str(seed), *sets("launch.http=", "report.every=200ms"), status=0)
-        folders = sorted(path.parent for path in (place.base / "runs").glob("*-*/report.html"))
-        report = folders[0] / "report.html"
-        browser.open(report.as_uri())
-        browser.wait("the charts", "return document.querySelectorAll('main figure').length >= 5")  # a short run may lack some figures
-        browser.wait("all of them", "const shown = [...document.querySelectorAll('main section h2')].map((one) => one.textContent);"
-                     "return arguments[0].every((one) => shown.includes(one))", charts)
-        missing = [part for part in ("final return", "Achieved", "samples per insert", "replay-launch ") if part not in browser.text("main")]
-        check(not missing, "the report does not tell", missing)
-        check(browser.text("#verdict").startswith("done, return "), browser.text("#verdict"))
-        names = "return [...document.querySelectorAll('main .dygraph-xlabel')].map((one) => one.textContent)"
-        equal(set(browser.run(names)), {"environment steps", "seconds"}, "names of axes")
-        browser.run(CHOOSE, "learner_steps")
-        equal(set(browser.run(names)), {"learner steps", "seconds"}, "names of axes after another choice")
-        zoom(browser)
-        browser.size(390, 800)
-        check(fits(browser), "the report is wider than a telephone")
-        browser.screenshot(str(SHOTS / "report-390.png"))
-        browser.size(1280, 1000)
-        browser.screenshot(str(SHOTS / "report.png"))
-        go(browser, "processes")
-        browser.wait("processes", "return document.querySelectorAll('main tbody tr').length >= 4")
-        quiet(browser, report.as_uri())
-        log = folders[1] / "learner-0.jsonl"  # curves of two seeds that never overlap are drawn as well
-        log.write_text("".join(json.dumps(dict(line, time=line["time"] + 1000)) + "\n" for line in json_lines(log)))
-        place.call("runs", *(folder.name for folder in folders), "--html", "both.html")
-        browser.open((place.base / "both.html").as_uri())
-        browser.wait("the choice", "return document.querySelector('main select')")
-        browser.run(CHOOSE, "time")
-        browser.wait("both curves", "return [...document.querySelectorAll('main figure.chart')].some((one) => one.dataset.key === 'Loss' && "
-                     "one.querySelector('canvas') && one.chart.list.length === 2)")
-        quiet(browser, (place.base / "both.html").as_uri())
+    folders = sorted(path.parent for path in (place.base / "runs").glob("*-*/report.html"))
+    report = folders[0] / "report.html"
+    browser.open(report.as_uri())
+    browser.wait("the charts", "return document.querySelectorAll('main figure').length >= 5")  # a short run may lack some figures
+    browser.wait("all of them", "const shown = [...document.querySelectorAll('main section h2')].map((one) => one.textContent);"
+                 "return arguments[0].every((one) => shown.includes(one))", charts)
+    missing = [part for part in ("final return", "Achieved", "samples per insert", "replay-launch ") if part not in browser.text("main")]
+    check(not missing, "the report does not tell", missing)
+    check(browser.text("#verdict").startswith("done, return "), browser.text("#verdict"))
+    names = "return [...document.querySelectorAll('main .dygraph-xlabel')].map((one) => one.textContent)"
+    equal(set(browser.run(names)), {"environment steps", "seconds"}, "names of axes")
+    browser.run(CHOOSE, "learner_steps")
+    equal(set(browser.run(names)), {"learner steps", "seconds"}, "names of axes after another choice")
+    zoom(browser)
+    browser.size(390, 800)
+    check(fits(browser), "the report is wider than a telephone")
+    browser.screenshot(str(SHOTS / "report-390.png"))
+    browser.size(1280, 1000)
+    browser.screenshot(str(SHOTS / "report.png"))
+    go(browser, "processes")
+    browser.wait("processes", "return document.querySelectorAll('main tbody tr').length >= 4")
+    quiet(browser, report.as_uri())
+    log = folders[1] / "learner-0.jsonl"  # curves of two seeds that never overlap are drawn as well
+    log.write_text("".join(json.dumps(dict(line, time=line["time"] + 1000)) + "\n" for line in json_lines(log)))
+    place.call("runs", *(folder.name for folder in folders), "--html", "both.html")
+    browser.open((place.base / "both.html").as_uri())
+    browser.wait("the choice", "return document.querySelector('main select')")
+    browser.run(CHOOSE, "time")
+    browser.wait("both curves", "return [...document.querySelectorAll('main figure.chart')].some((one) => one.dataset.key === 'Loss' && "
+                 "one.querySelector('canvas') && one.chart.list.length === 2)")
+    quiet(browser, (place.base / "both.html").as_uri())
 
 
 def test_an_items_image():
@@ -517,7 +503,7 @@ def latency(browser, learner):
     browser.wait("what is drawn", "return document.querySelectorAll('.latency figure.chart canvas').length >= 8")
     equal(browser.run("return import('./util.js').then(({percent, number}) => [percent(0.997), percent(1.234), percent(0.00008), number(1234567)])"),
           ["100%", "123%", "0%", "1.23M"], "numbers for people")
-    press(browser, "Histogram of sample")
+    browser.press("Histogram of sample")
     browser.wait("a histogram", "return document.querySelectorAll('.latency rect.f0').length >= 1")
     measured = browser.run("return fetch('api/latency').then((r) => r.json())")["requests"]["sample"]["times"]
     p99 = browser.run("""return Promise.all([import('./latency.js'), fetch('api/state').then((r) => r.json())]).then(([{quantile}, {broker}]) =>
@@ -601,8 +587,8 @@ def test_a_broker_with_keys_shows_itself():
         eventually(lambda: broker.lines("B0607"), PATIENCE, "the broker's new key")
         look(browser, url + "?token=" + token, "broker")
         change_ratio(browser)
-        press(browser, "Stop the broker")
-        answer(browser, "Yes")
+        browser.press("Stop the broker")
+        browser.answer("Yes")
         equal(broker.process.wait(PATIENCE), 0, "exit status")
 
 
