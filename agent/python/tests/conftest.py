@@ -94,6 +94,23 @@ def fill(client, table="replay", n=100, size=10):
             writer.item(table)
 
 
+def insert_rows(client, table, **columns):
+    """Writes an item of each row."""
+    with client.writer() as writer:
+        writer.append_block(columns, replaybus.Last(1, table))
+
+
+def fetched(client, table):
+    return client.fetch(table, [item["key"] for item in client.items(table)]).data
+
+
+def killed(server):
+    """Kills a broker. Returns its port."""
+    server.process.kill()
+    server.process.wait()
+    return int(server.endpoint.rpartition(":")[2])
+
+
 def facts(client, table="rollouts"):
     return client.info(table)["tables"][0]
 

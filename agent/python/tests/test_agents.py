@@ -15,6 +15,8 @@ from replaybus import data, weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 AGENTS, CONFIGS = ROOT / "agent" / "python" / "agents", ROOT / "configs" / "agents"
+# The run's python3 is this one.
+ENVIRONMENT = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
 SHARED = {"common", "continuous", "offline", "mixed_data"}  # no agents
 FILE = ["stop.learner_steps=200", "agent.options.data=mixed/steps.npz"]
 # Settings that make a run short: of one file of each agent. The others are only checked.
@@ -43,8 +45,7 @@ pytestmark = pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is on
 
 
 def launch(tmp_path, *words):
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # the run's python3 is this one
-    return subprocess.run([str(LAUNCH), *words], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=300)
+    return subprocess.run([str(LAUNCH), *words], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
 def sets(settings):

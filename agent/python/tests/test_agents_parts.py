@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import fetched
 from replaybus import data, envs
 from replaybus.sequences import FIRST, LAST, MID, PADDING
 
@@ -64,7 +65,7 @@ def test_transitions_are_those_of_a_naive_model(n):
                         episodes.append((running[i], following[i, 0], terminated[i]))
                         running[i] = []
                 now = np.where(ended[:, None], [[next(counter)] for _ in range(environments)], following).astype("float32")
-        found = client.fetch("replay", [item["key"] for item in client.items("replay")]).data
+        found = fetched(client, "replay")
     wanted = sorted(row for episode in episodes for row in naive_transitions(episode, n, discount))
     rows = sorted(zip(*(found[name].reshape(-1).tolist() for name in ("observation", "reward", "discount", "next_observation"))))
     assert len(rows) == len(wanted) == 60 * environments
@@ -200,8 +201,7 @@ def test_a_table_is_filled_once_also_after_a_kill(tmp_path):
         for _ in range(2):
             common.fill_once(learner, "replay", fill)
         assert calls == [30] * 3
-        keys = [item["key"] for item in client.items("replay")]
-        assert sorted(client.fetch("replay", keys).data["observation"].ravel()) == list(range(30))
+        assert sorted(fetched(client, "replay")["observation"].ravel()) == list(range(30))
 
 
 # ---- R2D2
@@ -268,7 +268,7 @@ def test_demonstrations_are_written_once_beside_replay(client, monkeypatch):
         network = r2d2.Recurrent(env, run.config)
     for _ in range(2):
         r2d2.fill_once(run, r2d2.DEMONSTRATIONS, lambda: r2d2.demonstrations(run, network, 3))
-    data = client.fetch("uniform", [item["key"] for item in client.items("uniform")]).data
+    data = fetched(client, "uniform")
     assert data["step_type"].tolist() == [[FIRST, MID, MID, MID, LAST]] * 3 and not data["state"].any()
     assert data["reward"].sum(1) == pytest.approx(0.99) and data["action"].dtype == "int32"
     assert r2d2.sources(run, 0.25)[1][1:] == ("demonstrations", 0.25) and len(r2d2.sources(run, 0)) == 1

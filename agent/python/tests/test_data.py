@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import rss_bytes
+from conftest import fetched, rss_bytes
 from replaybus import data
 from replaybus.spaces import Box, Discrete
 
@@ -62,7 +62,7 @@ def test_transitions_are_those_of_a_naive_model(client, tmp_path, n):
     counts = data.load(client, tmp_path / "a.npz", "uniform", n_step=n, discount=0.9)
     want = [step for episode in episodes for step in naive_transitions(episode, n, 0.9)]
     assert counts == (sum(len(e[1]) for e in episodes), 12, len(want), 0)
-    got = client.fetch("uniform", [item["key"] for item in client.items("uniform")]).data
+    got = fetched(client, "uniform")
     for i, (observation, action, reward, discount, following) in enumerate(want):
         assert (got["observation"][i] == observation).all() and got["action"][i] == action
         assert (got["next_observation"][i] == following).all()
@@ -97,8 +97,7 @@ def test_dict_observations_and_element_types(client, tmp_path, form):
     client.reset("uniform")
     with replaybus.Server([replaybus.Table("fresh")], mode="thread") as server, server.client(timeout=60) as fresh:
         data.load(fresh, tmp_path / f"a.{form}", "fresh", whole=10, dtypes={"observation/image": "uint8"})
-        (key,) = [item["key"] for item in fresh.items("fresh")]
-        got = fresh.fetch("fresh", [key]).data
+        got = fetched(fresh, "fresh")
     assert got["observation"]["image"].dtype == np.uint8 and got["observation"]["image"].shape == (1, 7, 2, 2)  # with s_T
     fields = dict((name, value) for name, *_, value in before[0])
     assert got["action"].tobytes()[:40] == fields["action"][:40]

@@ -16,7 +16,7 @@ import pytest
 import replaybus
 from conftest import LAUNCH, needs_launch
 from replaybus import weights
-from test_agents import AGENTS, CONFIGS, sets
+from test_agents import AGENTS, CONFIGS, ENVIRONMENT, sets
 
 pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
 from replaybus.torch.policy import _unpack  # noqa: E402
@@ -26,10 +26,9 @@ import grpo  # noqa: E402
 
 
 def start(folder, *settings):
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # the run's python3 is this one
     short = ["launch.http=''", "report.every=500ms", "stop.time=280s", *settings]
     return subprocess.Popen([str(LAUNCH), str(CONFIGS / "grpo-small.yaml"), "--folder", str(folder), "--quiet", *sets(short)],
-                            env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def ended(process, folder):

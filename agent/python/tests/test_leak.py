@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import rss_bytes
+from conftest import insert_rows, rss_bytes
 from replaybus import Last
 
 
@@ -21,9 +21,8 @@ def steady(run, n, warm_up=None, blocks=500, megabytes=16):
     assert rss_bytes() - rss < megabytes << 20
 
 
-def fill(client, n=100):
-    with client.writer() as writer:
-        writer.append_block({"x": np.zeros((n, 10), "float32"), "y": np.arange(n)}, Last(1, "uniform"))
+def fill(client):
+    insert_rows(client, "uniform", x=np.zeros((100, 10), "float32"), y=np.arange(100))
 
 
 def test_a_million_appends(client):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import until
+from conftest import facts, insert_rows, killed, until
 
 
 def queue(**more):
@@ -17,16 +17,11 @@ def queue(**more):
 
 
 def fill(client, first, n):
-    with client.writer() as writer:
-        writer.append_block({"x": np.arange(first, first + n, dtype=np.int64)}, replaybus.Last(1, "jobs"))
+    insert_rows(client, "jobs", x=np.arange(first, first + n, dtype=np.int64))
 
 
 def numbers(batch):
     return batch["x"].reshape(-1).tolist()
-
-
-def facts(client, table="jobs"):
-    return client.info(table)["tables"][0]
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -42,14 +37,14 @@ def test_acknowledged_released_touched(shards):
             assert second.touch(60) == (len(second), 0, 0)
             third = sampler.next(10)
             assert third.release() == (len(third), 0, 0)
-            assert facts(client)["leased"] == len(second) and facts(client)["returned"] == len(third)
+            assert facts(client, "jobs")["leased"] == len(second) and facts(client, "jobs")["returned"] == len(third)
             while len(seen) < 20 - len(second):
                 with sampler.next(10) as batch:
                     seen += numbers(batch)
             time.sleep(0.6)  # longer than the lease was before the touch
             assert second.ack() == (len(second), 0, 0)
             assert sorted(seen + numbers(second)) == list(range(20))
-        assert facts(client)["size"] == facts(client)["leased"] == 0
+        assert facts(client, "jobs")["size"] == facts(client, "jobs")["leased"] == 0
 
 
 def test_an_exception_releases_and_time_returns():
@@ -61,7 +56,7 @@ def test_an_exception_releases_and_time_returns():
         assert numbers(sampler.next(10)) == [7]
         late = sampler.next(10)  # after 0.2 s
         assert late.times_sampled.tolist() == [3]
-        until(lambda: facts(client)["dead"] == 1)
+        until(lambda: facts(client, "jobs")["dead"] == 1)
         assert late.ack() == (0, 1, 0)
         assert client.fetch("dead", late.key)["x"].reshape(-1).tolist() == [7]
 
@@ -80,10 +75,9 @@ def test_two_queues_in_one_batch():
     tables = [queue(), replaybus.Table.queue("more", 100)]
     with replaybus.Server(tables) as server, server.client(timeout=30) as client:
         fill(client, 0, 4)
-        with client.writer() as writer:
-            writer.append_block({"x": np.arange(100, 104, dtype=np.int64)}, replaybus.Last(1, "more"))
+        insert_rows(client, "more", x=np.arange(100, 104, dtype=np.int64))
         with replaybus.Sampler([(client, "jobs", 0.5), (client, "more", 0.5)], 4, ack=True) as sampler:
-            while facts(client)["size"] and facts(client, "more")["size"]:
+            while facts(client, "jobs")["size"] and facts(client, "more")["size"]:
                 batch = sampler.next(10)
                 assert batch.ack().applied == len(batch)
 
@@ -99,7 +93,7 @@ def test_tensors():
             with sampler.next(10) as batch:
                 assert torch.equal(batch["x"].flatten(), torch.arange(4))
             assert sampler.next(10).to("cpu").ack().applied == 4
-        assert facts(client)["size"] == 0
+        assert facts(client, "jobs")["size"] == 0
 
 
 def test_the_items_of_a_client_that_dies_return():
@@ -131,36 +125,30 @@ def test_acknowledgements_leave_at_once(shards, limits):
             seen += numbers(batch)
             acks.add(batch.key, timeout=10)
         assert sorted(seen) == list(range(200))
-        until(lambda: facts(client)["size"] == 0)  # without a flush
+        until(lambda: facts(client, "jobs")["size"] == 0)  # without a flush
         acks.add(first.key)
         assert first.ack() == (0, len(first), 0)  # after the acknowledgement before it
         assert acks.flush(10) == (200, len(first), 0)
-        assert facts(client)["limiter"]["samples"] == 200
+        assert facts(client, "jobs")["limiter"]["samples"] == 200
         with pytest.raises(replaybus.InvalidArgument, match="priorities are missing"), client.updater("jobs") as updater:
             updater.add(first.key)
 
 
 def test_acknowledgements_outlive_the_broker_and_errors_are_told_once(tmp_path):
-    def serve(*tables):
-        return replaybus.Server(tables, port=port, journal=tmp_path / tables[0]["name"])
-    port = None
-    server = serve(queue())
-    port = int(server.endpoint.rsplit(":", 1)[1])
+    server = replaybus.Server([queue()], journal=tmp_path)
     with server.client(timeout=60) as client, client.sampler("jobs", 4, ack=True, lease=3600) as sampler:
         acks = client.updater("jobs", ack=True)
         fill(client, 0, 8)
         batches = [sampler.next(30), sampler.next(30)]
-        server.process.kill()
-        server.process.wait()
+        port = killed(server)
         acks.add(batches[0].key)
         with pytest.raises(replaybus.DeadlineExceeded, match="acknowledgements of table 'jobs' are without an answer"):
             acks.flush(0.1)
-        server = serve(queue())
-        assert acks.flush(60) == (4, 0, 0) and facts(client)["size"] == facts(client)["leased"] == 4
-        server.process.kill()
-        server.process.wait()
+        server = replaybus.Server([queue()], journal=tmp_path, port=port)
+        assert acks.flush(60) == (4, 0, 0) and facts(client, "jobs")["size"] == facts(client, "jobs")["leased"] == 4
+        killed(server)
         acks.add(batches[1].key)
-        server = serve(replaybus.Table("others"))  # there is no such table any more
+        server = replaybus.Server([replaybus.Table("others")], port=port)  # there is no such table any more
         with pytest.raises(replaybus.NotFound, match="jobs"):
             acks.close(60)
         server.close()
@@ -232,7 +220,6 @@ class Ledger:
 def test_every_item_is_acknowledged_once_or_is_there(tmp_path):
     chance, ledger, items = random.Random(29), Ledger(tmp_path), 600
     server = replaybus.Server([queue()], journal=tmp_path / "journal")
-    port = int(server.endpoint.rsplit(":", 1)[1])
     workers = [ledger.start(server.endpoint) for _ in range(4)]
     keys = []
     try:
@@ -247,19 +234,17 @@ def test_every_item_is_acknowledged_once_or_is_there(tmp_path):
                         assert workers[worker].wait() == -signal.SIGKILL  # none of its own checks had ended it
                         workers[worker] = ledger.start(server.endpoint)
                     if n % 200 == 100:
-                        server.process.kill()
-                        server.process.wait()
-                        server = replaybus.Server([queue()], journal=tmp_path / "journal", port=port)
+                        server = replaybus.Server([queue()], journal=tmp_path / "journal", port=killed(server))
                 writer.flush(timeout=120)
-            until(lambda: facts(client)["size"] == 0, 120)
+            until(lambda: facts(client, "jobs")["size"] == 0, 120)
             for worker in workers:
                 worker.kill()
                 assert worker.wait() == -signal.SIGKILL
             done, tries = ledger.read()
             assert len(done) == len(set(done))
             assert set(done) <= set(keys) and set(keys) - set(done) <= tries
-            assert facts(client)["limiter"]["samples"] == facts(client)["limiter"]["inserts"] == items
-            assert facts(client)["total_samples"] > items  # some came back
+            assert facts(client, "jobs")["limiter"]["samples"] == facts(client, "jobs")["limiter"]["inserts"] == items
+            assert facts(client, "jobs")["total_samples"] > items  # some came back
     finally:
         for worker in workers:
             worker.kill()

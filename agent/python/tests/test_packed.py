@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import await_shards, run_threads
+from conftest import await_shards, insert_rows, run_threads
 
 SHAPES = {"tokens": ("int32", ()), "logprob": ("float16", (2,)), "mask": ("bool", ()), "deep": ("float64", (2, 3))}
 TOKENS = 1000
@@ -344,8 +344,7 @@ def test_tensors_of_squeezed_items(client):
     pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
     import replaybus.torch as rt
 
-    with client.writer() as writer:
-        writer.append_block({"x": np.arange(10.0).reshape(5, 2)}, replaybus.Last(1, "queue"))
+    insert_rows(client, "queue", x=np.arange(10.0).reshape(5, 2))
     with rt.Sampler(client, "queue", 5, squeeze=True) as sampler:
         batch = sampler.next(60)
     assert batch.packed["x"].shape == batch.data["x"].shape == batch._batch.packed["x"].shape == (5, 2)

@@ -13,7 +13,7 @@ import pytest
 
 import replaybus
 import replaybus.run
-from conftest import LAUNCH, needs_launch, until
+from conftest import LAUNCH, insert_rows, needs_launch, until
 from replaybus import weights
 
 # A learner that learns nothing: it publishes a policy that balances the pole for a while.
@@ -42,11 +42,6 @@ with replaybus.run.Learner(save_every=0.1) as run:
         run.step(loss=float(batch.data["reward"].mean()), q=float("nan"))
 print(run.name, run.table, run.count, run.seed, run.steps)
 """
-
-
-def fill(client, n=200):
-    with client.writer() as writer:
-        writer.append_block({"reward": np.ones(n)}, item=replaybus.Last(1, "uniform"))
 
 
 def start(client, tmp_path, **more):
@@ -79,7 +74,7 @@ def clean(client):
 
 
 def test_a_learner_counts_reports_publishes_and_saves(clean, tmp_path):
-    fill(clean)
+    insert_rows(clean, "uniform", reward=np.ones(200))
     clean.counter("environment_steps").add(1234)
     process = start(clean, tmp_path, REPLAY_SEED="8", REPLAY_COUNT="1")
     path = tmp_path / "learner-0.jsonl"
@@ -104,7 +99,7 @@ def test_a_learner_counts_reports_publishes_and_saves(clean, tmp_path):
 
 
 def test_a_learner_that_was_killed_continues(clean, tmp_path):
-    fill(clean)
+    insert_rows(clean, "uniform", reward=np.ones(200))
     process, path = start(clean, tmp_path), tmp_path / "learner-0.jsonl"
     await_lines(path, lambda rows: len(rows) > 2 and (tmp_path / "learner.weights").exists())
     process.kill()

@@ -3,12 +3,9 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import fetched
 from replaybus import envs
 from replaybus.sequences import FIRST, LAST, MID, PADDING, priorities, trained
-
-
-def fetched(client, table):
-    return client.fetch(table, [item["key"] for item in client.items(table)]).data
 
 
 def naive_items(episodes, length, period):

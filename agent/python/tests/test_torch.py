@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is missing: ./dev install get
 
 import replaybus  # noqa: E402
 import replaybus.torch as rt  # noqa: E402
+from conftest import insert_rows  # noqa: E402
 from replaybus.spaces import Box, Discrete  # noqa: E402
 
 TorchStep = collections.namedtuple("TorchStep", "observation reward")
@@ -21,9 +22,8 @@ torch.set_num_threads(1)
 
 
 def fill(client, table="uniform", n=200):
-    with client.writer() as writer:
-        writer.append_block({"obs": {"x": np.arange(n, dtype="float32").repeat(3).reshape(n, 3), "y": (np.zeros(n, "uint8"),)},
-                             "n": np.arange(n)}, item=replaybus.Last(1, table))
+    obs = {"x": np.arange(n, dtype="float32").repeat(3).reshape(n, 3), "y": (np.zeros(n, "uint8"),)}
+    insert_rows(client, table, obs=obs, n=np.arange(n))
 
 
 def test_structure_and_shared_memory(client):

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is missing: ./dev install get
 
 import replaybus  # noqa: E402
 import replaybus.torch as rt  # noqa: E402
-from conftest import in_child, until  # noqa: E402
+from conftest import in_child, insert_rows, until  # noqa: E402
 from replaybus.torch import device as devices  # noqa: E402
 
 torch.set_num_threads(1)
@@ -23,9 +23,7 @@ WAIT = 60
 
 def fill(client, table="uniform", n=200, rows=40):
     """Row k of step i is i."""
-    with client.writer() as writer:
-        writer.append_block({"x": np.arange(n, dtype="int16").repeat(rows).reshape(n, rows), "n": np.arange(n, dtype="uint32")},
-                            item=replaybus.Last(1, table))
+    insert_rows(client, table, x=np.arange(n, dtype="int16").repeat(rows).reshape(n, rows), n=np.arange(n, dtype="uint32"))
 
 
 class Event:
