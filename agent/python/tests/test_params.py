@@ -1,4 +1,4 @@
-"""Patterns, publishers and subscribers, and sums over members."""
+"""Publishers and subscribers, and sums over members."""
 import contextlib
 import os
 import signal
@@ -11,31 +11,6 @@ import pytest
 import replaybus
 from conftest import beside
 from replaybus import weights
-
-
-def test_patterns(client):
-    with client.writer({"x": 0.0}, keep_alive=4) as writer:
-        x = writer.columns["x"]
-        writer.pattern("queue", {"pair": x[-2:]}, every=2)
-        writer.pattern("uniform", {"last": x[-1]}, priority=2.0, at_end=True)
-        writer.pattern("replay", {"x": x[-1]}, modulo=(3, 0), min_steps=4)
-        for t in range(7):
-            writer.append({"x": float(t)})
-        writer.end_episode()
-        with pytest.raises(replaybus.Error):
-            writer.pattern("queue", {"far": x[-9:]})
-        with pytest.raises(replaybus.NotFound):
-            writer.pattern("reply", {"x": x[-1]})
-    with client.sampler("queue", 3) as sampler:
-        pairs = sampler.next(60).data["pair"].tolist()
-    assert pairs[0] == [0, 1] and all(b == a + 1 for a, b in pairs)
-    with client.sampler("uniform", 1) as sampler:
-        batch = sampler.next(60)
-    assert batch.data["last"].tolist() == [6] and batch.priority.tolist() == [2]
-    with client.sampler("replay", 1) as sampler:
-        assert sampler.next(60).data["x"].tolist() == [5]
-    with client.writer() as writer, pytest.raises(replaybus.FailedPrecondition):
-        writer.pattern("queue", {})
 
 
 def test_a_large_put_lets_other_threads_run(client):

@@ -1,6 +1,4 @@
 """A broker with shards, and samplers over several sources."""
-import collections
-
 import numpy as np
 import pytest
 
@@ -45,20 +43,11 @@ def test_one_table_over_shards(client):
     assert len(set(keys.tolist())) == 60
     info = client.info("replay")
     assert info["tables"][0]["size"] == 60 and len(info["shards"]["shard"]) == N
-    picks = collections.Counter()
-    for _ in range(8):  # each sampler learns of the shards anew
-        with client.sampler("replay", 64, beta=1.0, max_samples=64 * 8) as sampler:
-            for batch in sampler:
-                assert (batch.shard == batch.key >> np.uint64(56)).all() and batch.source is None
-                places = [np.flatnonzero(keys == key)[0] for key in batch.key]
-                assert batch.data["x"][:, 0].tolist() == places
-                # Exact, because the masses do not change here.
-                wanted = batch.priority / (20 * (1 + 2 + 3))
-                assert np.allclose(batch.probability, wanted)
-                weights = 1 / (60 * batch.probability)
-                assert np.allclose(batch.weight, weights / weights.max(), rtol=1e-5) and batch.info["table_size"] == 60
-                picks.update(places)
-    assert sum(picks.values()) == 8 * 64 * 8 and len(picks) == 60
+    with client.sampler("replay", 64, max_samples=64 * 8) as sampler:
+        for batch in sampler:
+            assert (batch.shard == batch.key >> np.uint64(56)).all() and batch.source is None and batch.info["table_size"] == 60
+            assert (keys[batch.data["x"][:, 0].astype(int)] == batch.key).all()
+            assert np.allclose(batch.probability, batch.priority / (20 * (1 + 2 + 3)))
     assert client.update("replay", keys, np.where(np.arange(60) == 7, 1.0, 0.0)) == (60, 0, 0)
     with client.sampler("replay", 16, max_samples=160) as sampler:
         batches = list(sampler)  # shards' masses are asked for first, so that the first batch has the new priorities
@@ -89,22 +78,16 @@ def test_sources_with_shares(client, server):
         sources = [(client, "uniform"), (demos, "uniform", 0.25)]
         with replaybus.Sampler(sources, 100, beta=1.0, max_samples=2000) as sampler:
             assert sampler.tables == ["uniform", "uniform"]
-            shares = []
             for batch in sampler:
                 first = batch.source == 0
                 assert set(batch.key[first]) <= set(mine.tolist()) and set(batch.key[~first]) <= set(theirs.tolist())
                 assert np.allclose(batch.probability, np.where(first, 0.75 / 20, 0.25 / 10))
                 assert (batch.shard[~first] == 0).all()
-                shares.append(first.mean())
-        assert 0.7 < np.mean(shares) < 0.8  # 2000 draws: more than five standard deviations
-        with pytest.raises(replaybus.InvalidArgument):
-            replaybus.Sampler([(client, "uniform", 0.5), (demos, "uniform", 0.6)])
-        with pytest.raises(replaybus.InvalidArgument):
-            replaybus.Sampler([(client, "uniform", -0.5), (demos, "uniform")])
-        with pytest.raises(replaybus.NotFound):
-            replaybus.Sampler([(client, "uniform"), (demos, "nowhere")])
-        with pytest.raises(TypeError):
-            replaybus.Sampler([(client,)])
+        for wrong, error in (([(client, "uniform", 0.5), (demos, "uniform", 0.6)], replaybus.InvalidArgument), ([(client,)], TypeError),
+                             ([(client, "uniform", -0.5), (demos, "uniform")], replaybus.InvalidArgument),
+                             ([(client, "uniform"), (demos, "nowhere")], replaybus.NotFound)):
+            with pytest.raises(error):
+                replaybus.Sampler(wrong)
 
 
 def test_torch_takes_sources(client):

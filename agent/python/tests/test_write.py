@@ -1,5 +1,4 @@
 """Writing: every call of a writer, and what it refuses."""
-import collections
 import time
 
 import numpy as np
@@ -339,41 +338,39 @@ def test_dict_in_another_order_or_of_another_class(client):
     assert [data["a"].tolist(), data["b"]["c"].tolist(), data["b"]["d"].tolist()] == [[[1] * 4], [[2] * 4], [[3] * 4]]
 
 
-def test_conditions_of_patterns(client):
-    spec = {"x": 0.0, "n": np.int64(0), "flag": False, "image": np.zeros((2, 2), "uint8")}
-    steps = [(-1.5, 3, True), (0.5, 2**53 + 1, False), (float("nan"), -1, True), (2.0, 3, False), (2.0, 4, True)]
-    with client.writer(spec, keep_alive=2) as writer:
-        x, n, flag = (writer.columns[name] for name in ("x", "n", "flag"))
-        rules = [[x > 0], [x != 2], [n == 3], [n >= 3, flag == 1], [n < 2**53 + 2], [n == 2**53],
-                 [writer.steps == 4], [writer.steps < 3, x <= 0.5], []]
-        for i, when in enumerate(rules):
-            writer.pattern("uniform", {"i": writer.columns["n"][-1:]}, 1.0 + i, when=when)
-        for x_value, n_value, flag_value in steps:
-            writer.append({"x": x_value, "n": n_value, "flag": flag_value, "image": spec["image"]})
-        with pytest.raises(replaybus.InvalidArgument, match="image"):
-            writer.pattern("uniform", {"i": writer.columns["n"][-1:]}, when=[writer.columns["image"] == 1])
-        with pytest.raises(replaybus.InvalidArgument, match="NaN"):
-            writer.pattern("uniform", {"i": writer.columns["n"][-1:]}, when=[x == float("nan")])
-    counts = collections.Counter(int(item["priority"]) - 1 for item in client.items("uniform"))
-    assert [counts[i] for i in range(len(rules))] == [3, 3, 2, 2, 5, 0, 1, 2, 5]
+def test_patterns(client):
+    """One for each operator and keyword: at which steps it makes an item, whose priority names the pattern."""
+    with client.writer() as writer, pytest.raises(replaybus.FailedPrecondition, match="columns"):
+        writer.pattern("uniform", {})
+    with client.writer({"x": 0.0, "t": np.int64(0), "flag": False, "image": np.zeros((2, 2), "uint8")}, keep_alive=2) as writer:
+        x, t, flag, image = (writer.columns[name] for name in ("x", "t", "flag", "image"))
+        patterns = [({"when": [x > 0]}, [1, 3, 4]), ({"when": [x != 2]}, [0, 1, 2, 5, 6]), ({"when": [t == 2**53]}, [0]),
+                    ({"when": [t >= 2**53 + 4, flag == 1]}, [5]), ({"when": [t < 2**53 + 2]}, [0, 1]), ({"when": [x <= 0.5]}, [0, 1, 5, 6]),
+                    ({"when": [writer.steps == 4]}, [3]), ({"every": 2}, [0, 2, 4, 6]), ({"min_steps": 4}, [3, 4, 5, 6]),
+                    ({"modulo": (3, 0)}, [2, 5]), ({"at_end": True}, [6]), ({}, list(range(7)))]
+        for i, (options, _) in enumerate(patterns):
+            writer.pattern("uniform", {"t": t[-1]}, 1.0 + i, **options)
+        for step, value in enumerate((-1.5, 0.5, float("nan"), 2.0, 2.0, 0.0, 0.0)):
+            writer.append({"x": value, "t": 2**53 + step, "flag": step in (2, 5), "image": np.zeros((2, 2), "uint8")})
+        writer.end_episode()
+        for start, when, error in ((-1, [image == 1], "image"), (-1, [x == float("nan")], "NaN"), (-9, [], "keep_alive")):
+            with pytest.raises(replaybus.InvalidArgument, match=error):
+                writer.pattern("uniform", {"t": t[start]}, when=when)
+        with pytest.raises(replaybus.NotFound):
+            writer.pattern("reply", {"t": t[-1]})
+    batch = client.fetch("uniform", [item["key"] for item in client.items("uniform")])
+    made = [(batch.data["t"][batch.priority == 1 + i] - 2**53).tolist() for i in range(len(patterns))]
+    assert made == [steps for _, steps in patterns]
 
 
 def test_rows_of_the_history(client):
     spec = {"obs": np.zeros(3, "float32"), "done": False}
     with client.writer(spec, keep_alive=4, chunk_length=3, history=True) as writer:
-        with pytest.raises(replaybus.NotFound):
-            writer.row()
         for t in range(10):
             writer.append({"obs": np.full(3, t, "float32"), "done": t == 9})
-            writer.item("uniform")
-        assert [writer.row(-k)["obs"].tolist() for k in (1, 4)] == [[9.0] * 3, [6.0] * 3]
-        assert writer.row(7)["obs"].tolist() == [7.0] * 3 and writer.row()["done"].item() is True
-        for step in (-5, 5, 10):
-            with pytest.raises(replaybus.NotFound):
-                writer.row(step)
-        writer.end_episode()
+        assert [writer.row(k)["obs"].tolist() for k in (-4, 7)] == [[6.0] * 3, [7.0] * 3] and writer.row()["done"].item() is True
         with pytest.raises(replaybus.NotFound):
-            writer.row()
+            writer.row(-5)
     with client.writer(spec) as writer:
         writer.append({"obs": np.zeros(3, "float32"), "done": False})
         with pytest.raises(replaybus.FailedPrecondition, match="history"):
