@@ -16,6 +16,7 @@ import time
 import traceback
 
 BROKER = os.environ.get("RP_BROKER", "replay-broker")
+CTL = os.environ.get("RP_CTL", "replay-ctl")
 # The least number of seconds that anything is waited for: other programs may keep the machine busy.
 LEAST = 60
 
@@ -105,6 +106,12 @@ class Broker:
         self.stop()
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def ctl(*words, **options):
+    """Runs replay-ctl to its end. Gives its exit status, what it prints, and its errors."""
+    done = subprocess.run([CTL, *map(str, words)], capture_output=True, text=True, timeout=120, **options)
+    return done.returncode, done.stdout, done.stderr
 
 
 def run_tests(*args):

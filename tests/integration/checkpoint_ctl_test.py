@@ -12,10 +12,9 @@ import struct
 
 from actor import Actor
 from generated import pb
-from harness import Broker, check, contains, equal
+from harness import CTL, Broker, check, contains, ctl, equal
 from service import Service
 
-CTL = os.environ.get("RP_CTL", "replay-ctl")
 COLUMNS = [pb.Column(name="observation", dtype="float32", shape=[2]), pb.Column(name="action", dtype="int32")]
 FIELDS = [pb.Field(name="x", column=0, count=2), pb.Field(name="a", column=1, start=1, count=1, squeeze=True)]
 CONFIG = """
@@ -26,11 +25,6 @@ tables:
   - {name: replay, max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}}
   - {name: other, max_size: 100, limiter: {kind: none}}
 """
-
-
-def ctl(*arguments, endpoint="tcp://127.0.0.1:1"):
-    done = subprocess.run([CTL, "--endpoint", endpoint, *arguments], capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stdout, done.stderr
 
 
 class Scene:
@@ -55,7 +49,7 @@ class Scene:
         return keys
 
     def checkpoint(self, *options):
-        return ctl("checkpoint", *options, endpoint=self.broker.endpoints["service"])
+        return ctl("-e", self.broker.endpoints["service"], "checkpoint", *options)
 
     def __enter__(self):
         return self
@@ -80,7 +74,7 @@ def test_one_is_made_and_told_of():
 
 def test_a_broker_without_a_folder_says_what_to_do():
     with Broker("tables: [{name: t}]\n") as broker:
-        rc, out, err = ctl("checkpoint", endpoint=broker.endpoints["service"])
+        rc, out, err = ctl("-e", broker.endpoints["service"], "checkpoint")
         equal(rc, 1)
         contains(err, "write folder")
 
@@ -91,33 +85,33 @@ def test_files_are_listed_verified_and_shown_offline():
         scene.insert(3)
         equal(scene.checkpoint()[0], 0)
         scene.broker.stop()
-        rc, out, err = ctl("checkpoint", "ls", str(scene.disk))
+        rc, out, err = ctl("checkpoint", "ls", scene.disk)
         equal(rc, 0, err)
         contains(out, "whole", "change of 1", "segment", "30 items", "33 items")
-        rc, out, err = ctl("checkpoint", "verify", str(scene.disk))
+        rc, out, err = ctl("checkpoint", "verify", scene.disk)
         equal(rc, 0, out + err)
         contains(out, "sound", "start with 33 items")
-        rc, out, err = ctl("checkpoint", "show", str(scene.disk), "--json")
+        rc, out, err = ctl("checkpoint", "show", scene.disk, "--json")
         shown = json.loads(out)
         table = [t for t in shown["tables"] if t["name"] == "replay"][0]
         equal((shown["checkpoint"], table["size"], table["inserts"]), (2, 33, 33))
-        rc, out, err = ctl("checkpoint", "show", str(scene.disk), "1")
+        rc, out, err = ctl("checkpoint", "show", scene.disk, "1")
         equal(rc, 0, err)
         contains(out, "checkpoint 1", "replay", "30", "sessions 1")
         all_shards = scene.folder / "shards"   # each shard has a folder of its own below that of all
         for i in (0, 2):
             shutil.copytree(scene.disk, all_shards / ("shard-%d" % i))
-        rc, out, err = ctl("checkpoint", "verify", str(all_shards))
+        rc, out, err = ctl("checkpoint", "verify", all_shards)
         equal((rc, out.count("start with 33 items")), (0, 2), out + err)
         contains(out, "shard 0", "shard 2")
-        equal(ctl("checkpoint", "export", str(all_shards))[0], 2)
+        equal(ctl("checkpoint", "export", all_shards)[0], 2)
 
 
 def test_items_are_exported_with_their_values():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
         saved = scene.folder / "items.jsonl"
-        rc, out, err = ctl("checkpoint", "export", str(scene.disk), "--table", "replay", "--save", str(saved))
+        rc, out, err = ctl("checkpoint", "export", scene.disk, "--table", "replay", "--save", saved)
         equal(rc, 0, err)
         items = [json.loads(line) for line in saved.read_text().splitlines()]
         equal([i["key"] for i in items], scene.keys, "keys in the order of insertion")
@@ -126,7 +120,7 @@ def test_items_are_exported_with_their_values():
             equal(item["priority"], 1.0 + at)
             text = json.dumps(item)
             contains(text, "%.1f" % (at + 0.5), "%.1f" % (at + 1.5), str(11 + at))
-        rc, out, err = ctl("checkpoint", "export", str(scene.disk), "--table", "replay", "--limit", "2")
+        rc, out, err = ctl("checkpoint", "export", scene.disk, "--table", "replay", "--limit", "2")
         equal(len(out.splitlines()), 2)
 
 
@@ -154,10 +148,10 @@ def test_damage_is_found_and_the_one_before_is_named():
         data = bytearray(newest.read_bytes())
         data[len(data) // 2] ^= 0x40
         newest.write_bytes(data)
-        rc, out, err = ctl("checkpoint", "verify", str(scene.disk))
+        rc, out, err = ctl("checkpoint", "verify", scene.disk)
         equal(rc, 1, out + err)
         contains(err + out, "checkpoint-00000002.replay", "start with 30 items")
-        rc, out, err = ctl("checkpoint", "show", str(scene.disk), "--json")
+        rc, out, err = ctl("checkpoint", "show", scene.disk, "--json")
         equal(json.loads(out)["checkpoint"], 1, err)
 
 
@@ -173,11 +167,11 @@ def test_a_segment_that_is_missing_or_cut_is_found():
                 segment.unlink()
             else:
                 segment.write_bytes(left)
-            rc, out, err = ctl("checkpoint", "verify", str(scene.disk))
+            rc, out, err = ctl("checkpoint", "verify", scene.disk)
             equal(rc, 1, out + err)
             contains(err, "would not start", "segment-00000001.replay" if left is None else "segment 1")
         segment.write_bytes(data)
-        equal(ctl("checkpoint", "verify", str(scene.disk))[0], 0)
+        equal(ctl("checkpoint", "verify", scene.disk)[0], 0)
 
 
 def test_a_backup_of_a_busy_broker_is_complete():
@@ -193,29 +187,29 @@ def test_a_backup_of_a_busy_broker_is_complete():
             equal(backup.returncode, 0, err)
             made = json.loads(out)
             check(made["files"] >= 2 and made["items"] == 100 or made["items"] >= before, out)
-            equal(ctl("checkpoint", "verify", str(copy))[0], 0)
-            contains(ctl("checkpoint", "show", str(copy))[1], "replay")
+            equal(ctl("checkpoint", "verify", copy)[0], 0)
+            contains(ctl("checkpoint", "show", copy)[1], "replay")
         link = scene.folder / "link"
         link.symlink_to(scene.folder / "elsewhere")  # which is not there: a backup goes to no place that somebody else has named
         for there in (copy, link):
-            equal(scene.checkpoint("backup", str(there))[0], 2)
+            equal(scene.checkpoint("backup", there)[0], 2)
         equal(scene.checkpoint("backup", str(scene.folder / "copy-3") + "//")[0], 0)
         equal(ctl("checkpoint", "verify", str(scene.folder / "copy-3"))[0], 0)
         check(not any(name.name.endswith(".part") for name in scene.folder.iterdir()), "a part is left")
-        rc, out, err = ctl("checkpoint", "export", str(copy), "--table", "replay")
+        rc, out, err = ctl("checkpoint", "export", copy, "--table", "replay")
         keys = [json.loads(line)["key"] for line in out.splitlines()]
         with Broker(CONFIG % copy) as other:  # a restore: the folder is what a broker starts with
-            listed = ctl("items", "replay", "--limit", "0", "--json", endpoint=other.endpoints["service"])[1]
+            listed = ctl("-e", other.endpoints["service"], "items", "replay", "--limit", "0", "--json")[1]
             check(keys and all(str(key) in listed for key in keys), listed)
-            contains(ctl("info", "--json", endpoint=other.endpoints["service"])[1], '"size": %d' % len(keys))
+            contains(ctl("-e", other.endpoints["service"], "info", "--json")[1], '"size": %d' % len(keys))
 
 
 def test_a_backup_that_does_not_fit_says_so():
     """A disk that is full takes a part of a write: no copy gets a name, and the reason is the disk's."""
     with Scene() as scene:
         copy = scene.folder / "copy"
-        done = subprocess.run([CTL, "--endpoint", scene.broker.endpoints["service"], "checkpoint", "backup", str(copy)], capture_output=True, text=True,
-                              timeout=60, restore_signals=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
-        equal(done.returncode, 1, done.stdout + done.stderr)
-        contains(done.stderr, os.strerror(errno.EFBIG), "copy.part")
+        rc, out, err = ctl("-e", scene.broker.endpoints["service"], "checkpoint", "backup", copy, restore_signals=False,
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+        equal(rc, 1, out + err)
+        contains(err, os.strerror(errno.EFBIG), "copy.part")
         check(not copy.exists(), "a copy that is not complete")

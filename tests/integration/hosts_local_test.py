@@ -8,10 +8,9 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 
 from launches import AUTO, CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, sets
-from harness import contains, kill, state_of
+from harness import contains, ctl, kill, state_of
 
 # Ends at once, while actors and learners that take their last steps together need seconds.
 BRIEF = ("stop.steps=0", "stop.learner_steps=200", "evaluator.episodes=0")
@@ -61,10 +60,6 @@ class Hosts(Place):
     def no_folders(self):
         eventually(lambda: not [f for name in ("left", "right") for f in (self.base / name).iterdir()], 10,
                    "the end of the folders of the hosts")
-
-
-def host_of(status, name):
-    return next(host for host in status["hosts"] if host["name"] == name)
 
 
 def starts_at(run, process, host):
@@ -197,12 +192,11 @@ def test_a_killed_agent_and_a_killed_launcher():
         os.kill(agent, signal.SIGKILL)
         eventually(lambda: worker not in place.left(), 5, "the end of the actor of a killed node agent")
         run.await_alive(lambda: place.workers("left"), "the actor's second start on the left")
-        run.await_alive(lambda: host_of(run.read("status.json"), "left")["actors"] == 1, "the actor in the status")
+        run.await_alive(lambda: run.hosts()["left"]["actors"] == 1, "the actor in the status")
         status = run.read("status.json")
-        equal((status["restarts"], host_of(status, "left")["times"]), (0, 2), "restarts, and connections to the left")
+        equal((status["restarts"], run.hosts()["left"]["times"]), (0, 2), "restarts, and connections to the left")
         check(" A0431 " in run.log() and " A0432 " in run.log(), "the log knows nothing of the loss")
-        steps = status["steps"]
-        run.await_alive(lambda: run.read("status.json")["steps"] > steps, "more steps")
+        run.await_more_steps()
         run.signal(signal.SIGKILL)
 
 
@@ -212,13 +206,11 @@ def test_a_revoked_host():
         run = place.running("--folder", "one", *sets("actors.count=2", *ENDLESS))
         run.await_alive(lambda: place.workers("left") and place.workers("right"), "an actor on each host")
         for words in (["revoke", "one/keys", "right.learner"], ["revoke", "one/keys", "left.actor"]):
-            done = subprocess.run([os.environ["RP_CTL"], "key", *words], cwd=place.base, capture_output=True, text=True, timeout=120)
-            equal(done.returncode, 0 if words[2] == "left.actor" else 1, done.stderr)
+            equal(ctl("key", *words, cwd=place.base)[0], 0 if words[2] == "left.actor" else 1, words)
         run.await_alive(lambda: len(place.workers("right")) == 2 and not place.workers("left"), "both actors on the right")
         check(" A0444 " in run.log(), "the log does not say why")
         run.await_alive(lambda: "left" not in {host["name"] for host in run.read("status.json")["hosts"]}, "the hosts that are left")
-        steps = run.read("status.json")["steps"]
-        run.await_alive(lambda: run.read("status.json")["steps"] > steps + 100, "more steps")
+        run.await_more_steps(100)
         run.stop(PATIENCE)
         # A resumed run does not let the host in again.
         again = place.start("resume", "one")
@@ -238,11 +230,11 @@ def test_hosts_that_come_and_go():
                 flag, " ".join(host["command"])), "sh"]
         place.say(*hosts)
         run = place.launch("--folder", "one", *sets("actors.count=2", *ENDLESS))
-        status = run.await_phase("running")
-        equal([host_of(status, name)["actors"] for name in ("left", "right")], [0, 2], "actors at the beginning")
+        run.await_phase("running")
+        equal([run.hosts()[name]["actors"] for name in ("left", "right")], [0, 2], "actors at the beginning")
         check(" A0433 " in run.log() and "no route to it" in run.log(), "no word about the host", run.log())
         away.unlink()
-        run.await_alive(lambda: [host_of(run.read("status.json"), name)["actors"] for name in ("left", "right")] == [1, 1],
+        run.await_alive(lambda: [run.hosts()[name]["actors"] for name in ("left", "right")] == [1, 1],
                         "an actor on each host")
         equal(run.read("status.json")["restarts"], 0, "restarts")
         run.await_alive(lambda: run.read("status.json")["learners"] == 1, "the learner")
@@ -255,8 +247,7 @@ def test_hosts_that_come_and_go():
         states = {p["state"] for p in run.read("status.json")["processes"] if p["role"] == "actor"}
         equal(states, {"waits for left", "waits for right"}, "what the actors do")
         there.unlink()
-        steps = run.read("status.json")["steps"]
-        run.await_alive(lambda: run.read("status.json")["steps"] > steps + 100, "steps on the host that is back")
+        run.await_more_steps(100)
         run.stop(PATIENCE)
 
 

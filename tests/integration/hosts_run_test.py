@@ -34,31 +34,17 @@ print(urllib.request.urlopen(request).read().decode())
 """
 
 
-def hosts_of(launcher):
-    return {row["name"]: row for row in launcher.status().get("hosts") or []}
-
-
-def host_of(launcher, name):
-    return hosts_of(launcher).get(name) or {"ready": False, "losses": 0, "times": 0}
-
-
 def processes_of(launcher):
     """Where each process runs that does."""
     rows = launcher.status().get("processes") or []
     return {row["name"]: row["host"] for row in rows if row.get("pid")}
 
 
-def await_steps(launcher, more=200):
-    """Until actors have taken more steps than now."""
-    goal = launcher.steps() + more
-    launcher.await_alive(lambda: launcher.steps() >= goal, "%d steps" % goal)
-
-
 def await_spread(launcher):
     """Until everybody runs, each where its role belongs, and actors take steps."""
     wanted = {"broker": "home", "evaluator-0": "home", "learner-0": "cpu3", "actor-0": "cpu1", "actor-1": "cpu2"}
     launcher.await_alive(lambda: processes_of(launcher) == wanted, "processes on their hosts", 2 * PATIENCE)
-    await_steps(launcher)
+    launcher.await_more_steps(200)
 
 
 def before_the_broker(lab, name, **how):
@@ -92,7 +78,7 @@ def test_latency_and_broken_connections(lab):
     with place_in(lab, FAR) as place:
         launcher = place.launch(*sets("stop.steps=3000", "environment.delay=4ms", *broker))  # goes on for seconds after the last cut
         for forwarder in (to_broker, to_hosts, to_broker):
-            await_steps(launcher)
+            launcher.await_more_steps(200)
             check(forwarder.cut() > 0, "no connection was broken")
         launcher.ends(seconds=3 * PATIENCE)
         lab.nothing_left()
@@ -172,17 +158,17 @@ def go_down_and_come_back(lab):
         lab["cpu1"].cut_off()
         for name, member in (("cpu2", "actor-1"), ("cpu3", "learner-0")):
             lab[name].stop()
-            launcher.await_alive(lambda: not host_of(launcher, name)["ready"], "the loss of " + name)
+            launcher.await_alive(lambda: not launcher.hosts()[name]["ready"], "the loss of " + name)
             check(member not in processes_of(launcher), member, "runs on a lost host")
             lab[name].start()
-            launcher.await_alive(lambda: host_of(launcher, name)["times"] == 2, "the return of " + name)
+            launcher.await_alive(lambda: launcher.hosts()[name]["times"] == 2, "the return of " + name)
             launcher.await_start(member, 2)
-            await_steps(launcher)
+            launcher.await_more_steps(200)
         eventually(lambda: not lab["cpu1"].left(), 2 * PATIENCE, "the end of all processes on cpu1")
-        launcher.await_alive(lambda: not host_of(launcher, "cpu1")["ready"], "the loss of cpu1")
+        launcher.await_alive(lambda: not launcher.hosts()["cpu1"]["ready"], "the loss of cpu1")
         lab["cpu1"].join()
         await_spread(launcher)
-        equal({name: host["times"] for name, host in hosts_of(launcher).items() if name != "home"},
+        equal({name: host["times"] for name, host in launcher.hosts().items() if name != "home"},
               {"cpu1": 2, "cpu2": 2, "cpu3": 2}, "how often hosts were taken in")
         launcher.stop(PATIENCE)
         lab.nothing_left()

@@ -10,10 +10,9 @@ import zmq
 
 from actor import Actor
 from generated import pb
-from harness import Broker, eventually
+from harness import CTL, Broker, eventually
 from service import Service
 
-CTL = os.environ.get("RP_CTL", "replay-ctl")
 SANITIZED = bool(os.environ.get("RP_SANITIZE"))   # everything takes longer then
 PERMISSION_DENIED = 19
 

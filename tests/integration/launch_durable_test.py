@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from launches import CONFIG, ENDLESS, PATIENCE, SLOW, Place, check, equal, program, sets
-from harness import contains, kill
+from harness import contains, ctl, kill
 
 # The small run, slower, with an item for each step and a journal.
 CONFIG = CONFIG.replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 1ms}").replace("steps: 3000", "steps: 6000") \
@@ -28,9 +28,8 @@ class Ledger:
         service = (self.run.read("launch.json") or {}).get("service")
         if not service:
             return None
-        done = subprocess.run([program("ctl"), "-e", service, "--json", "--timeout", "%dms" % (500 * SLOW), "info"],
-                              capture_output=True, text=True)
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        status, info, _ = ctl("-e", service, "--json", "--timeout", "%dms" % (500 * SLOW), "info")
+        return json.loads(info) if status == 0 else None
 
     def answer(self):
         return self.run.await_alive(self.ask, "an answer of the broker")
@@ -120,17 +119,15 @@ def test_another_ratio_while_it_runs():
     with Place(CONFIG) as place:
         run = place.running("--folder", "run", *sets(*ENDLESS))
         ledger = Ledger(run)
-        done = subprocess.run([program("ctl"), "-e", run.read("launch.json")["service"], "limiter", "replay",
-                               "samples_per_insert=1"], capture_output=True, text=True)
-        equal(done.returncode, 0, done.stderr)
+        status, _, error = ctl("-e", run.read("launch.json")["service"], "limiter", "replay", "samples_per_insert=1")
+        equal(status, 0, error)
         run.await_alive(lambda: run.read("status.json")["spi_target"] == 1, "the new target")
         instance = ledger.answer()["server"]["instance"]
         hurt(run, "broker", "kill")
         run.await_alive(lambda: (ledger.ask() or {"server": {"instance": instance}})["server"]["instance"] != instance,
                         "another broker")
         equal(ledger.answer()["tables"][0]["limiter"]["samples_per_insert"], 1, "samples per insert")
-        before = run.read("status.json")["steps"]
-        run.await_alive(lambda: run.read("status.json")["steps"] > before + 500, "steps after the broker's death")
+        run.await_more_steps(500)
         run.stop()
         steps = run.history()
         equal(steps, sorted(steps), "steps")

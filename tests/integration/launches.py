@@ -74,6 +74,14 @@ class Launcher(Program):
         """Environment steps, as the status has them."""
         return self.status().get("steps") or 0
 
+    def await_more_steps(self, more=1):
+        goal = self.steps() + more
+        self.await_alive(lambda: self.steps() >= goal, "%d steps" % goal)
+
+    def hosts(self):
+        """Their rows in the status, by name."""
+        return {row["name"]: row for row in self.status().get("hosts") or []}
+
     def history(self, name="steps"):
         """A number of all lines of metrics.jsonl."""
         return [line[name] for line in json_lines(self.folder / "metrics.jsonl")]

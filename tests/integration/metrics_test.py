@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import socket
-import subprocess
 import tempfile
 import time
 import urllib.parse
@@ -15,13 +14,12 @@ import urllib.parse
 from keyrings import COLUMNS, KeyBroker, send, write
 from actor import Actor
 from generated import pb
-from harness import Broker, check, contains, equal, eventually
+from harness import Broker, check, contains, ctl, equal, eventually
 from hostile_test import Neighbour
 from learner import Learner
 from metrics_text import Metrics, promtool
 from service import Service
 
-CTL = os.environ.get("RP_CTL", "replay-ctl")
 SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 SLOW = 10 if os.environ.get("RP_SANITIZE") else 1  # a sanitizer's factor
 TABLES = r"""
@@ -84,9 +82,9 @@ class Site:
         return Actor(Service(self.endpoint), COLUMNS, name)
 
     def ctl(self, *words):
-        done = subprocess.run([CTL, "--endpoint", self.endpoint, "--json", *words], capture_output=True, text=True, timeout=60)
-        equal(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
+        status, text, error = ctl("-e", self.endpoint, "--json", *words)
+        equal(status, 0, error)
+        return json.loads(text)
 
 
 def work(site):

@@ -10,11 +10,10 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import time
 
-from launches import Place, check, equal, program, sets
-from harness import contains
+from launches import Place, check, equal, sets
+from harness import contains, ctl
 
 GOLDEN = pathlib.Path(os.environ["RP_SOURCE_DIR"], "tests", "golden", "run")
 
@@ -74,10 +73,9 @@ def test_the_latest_run_is_one_that_lives():
             (folder / "endpoints").unlink()
         (place.base / "runs" / "latest").symlink_to("newer")
 
-        def expect(launcher, ctl):
+        def expect(launcher, endpoints):
             equal(json.loads(place.call("status", "--json")[0])["name"], launcher, "the run that is shown")
-            words = [program("ctl"), "--run", "latest", "info"]
-            contains(subprocess.run(words, cwd=place.base, capture_output=True, text=True, timeout=90).stderr, "runs/" + ctl)
+            contains(ctl("--run", "latest", "info", cwd=place.base)[2], "runs/" + endpoints)
 
         expect("newer", "latest has ended")
         change_status(older, phase="running", unix_s=time.time())

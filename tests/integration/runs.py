@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 
-from harness import check, equal, eventually, json_lines
+from harness import check, ctl, equal, eventually, json_lines
 
 SLOW = 4 if os.environ.get("RP_SANITIZE") else 1  # how much longer everything takes
 PATIENCE = 60 * SLOW
@@ -141,9 +141,8 @@ class Run:
 
     def ctl(self, command):
         """What the broker tells, or None."""
-        words = [program("ctl"), "-e", self.endpoint, "--json", "--timeout", "30s", command]
-        done = subprocess.run(words, capture_output=True, text=True)
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        status, text, _ = ctl("-e", self.endpoint, "--json", "--timeout", "30s", command)
+        return json.loads(text) if status == 0 else None
 
     def info(self):
         return self.ctl("info")

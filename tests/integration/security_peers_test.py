@@ -3,15 +3,14 @@ the broker's core. Replayed handshakes do not disturb who is in."""
 
 import os
 import socket
-import subprocess
 import threading
 import time
 
 import zmq
 
-from keyrings import CTL, SANITIZED, KeyBroker, KeyWorld, Stranger, status, write
+from keyrings import SANITIZED, KeyBroker, KeyWorld, Stranger, status, write
 from generated import pb
-from harness import check, contains, equal, eventually, resident, send_large
+from harness import check, contains, ctl, equal, eventually, resident, send_large
 
 REFUSED, NO_BROKER = 1, 3   # exit statuses of replay-ctl
 TIMEOUT = 60  # seconds of replay-ctl, which must not pass where it is refused
@@ -33,9 +32,8 @@ class World(KeyWorld):
         if key_file:
             environment["REPLAY_KEY_FILE"] = str(key_file)
         start = time.monotonic()
-        done = subprocess.run([CTL, "--timeout", "%ds" % TIMEOUT, *(words or ["info"])], capture_output=True, text=True,
-                              env=environment, timeout=2 * TIMEOUT)
-        return done.returncode, done.stderr, time.monotonic() - start
+        code, _, text = ctl("--timeout", "%ds" % TIMEOUT, *(words or ["info"]), env=environment)
+        return code, text, time.monotonic() - start
 
     def messages(self):
         return self.watch.info().server.messages_in
