@@ -106,14 +106,6 @@ void structured_fini(struct structured *self)
     *self = (struct structured){0};
 }
 
-void structured_drop_newest(struct structured *self)
-{
-    struct pattern *pattern = &self->patterns[--self->count];
-    self->at_end -= pattern->at_end;
-    self->with_values -= pattern->has_values;
-    pattern_fini(pattern);
-}
-
 void structured_reset(struct structured *self)
 {
     for (uint32_t i = 0; i < self->count; i++)

@@ -33,8 +33,6 @@ void structured_fini(struct structured *self);
 rp_status structured_check(const rp_pattern *in, const struct step_stream *stream, rp_error *err);
 /* Adds a pattern that was checked. */
 rp_status structured_add(struct structured *self, const rp_pattern *in, uint32_t table, rp_error *err);
-/* Takes the pattern back that was added last. */
-void structured_drop_newest(struct structured *self);
 /* Tests the conditions on values, before the current step is completed: afterwards its values may be compressed. */
 void structured_look(struct structured *self, const struct step_stream *stream);
 /* Returns the next pattern that applies after a step or, with `end`, at the end of an episode, before its steps are dropped.

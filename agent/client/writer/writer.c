@@ -53,7 +53,6 @@ struct shard {
     struct conn_hello *hello;
     struct step_stream stream;
     struct item_layouts layouts;
-    struct structured structured;
     rp_slice *all; /* [columns] for rp_writer_item_last */
     uint64_t *table_created;
     uint32_t last_table;
@@ -83,7 +82,8 @@ struct waiting_item {
 struct rp_writer {
     uint64_t group;      /* of the next items; 0: none */
     struct shard *shard; /* of the current episode */
-    bool choose;         /* the next step begins an episode, and there are several shards */
+    struct structured structured;
+    bool choose; /* the next step begins an episode, and there are several shards */
     uint32_t n;
     struct rng rng;
     struct handoff_news news; /* of all shards */
@@ -638,43 +638,31 @@ void rp_writer_set_group(rp_writer *writer, uint64_t group)
 
 /* ---- patterns */
 
-/* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
-static rp_status shard_add_pattern(struct shard *self, const rp_pattern *in, rp_error *err)
+/* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. All shards have the same tables. */
+rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err)
 {
+    struct shard *self = writer->shards[0];
     uint32_t table;
     struct step_stream full = self->stream;
     struct item_layout *layout;
     struct item_steps span;
     RP_TRY(shard_check_process(self, err));
-    RP_TRY(shard_table(self, in->table, &table, err));
-    RP_TRY(shard_check_priority(in->priority, err));
+    RP_TRY(shard_table(self, pattern->table, &table, err));
+    RP_TRY(shard_check_priority(pattern->priority, err));
     full.episode_start = 0;
     full.steps = full.keep_alive;
     full.absent_step = 0;
-    RP_TRY(structured_check(in, &full, err));
-    struct item_slices item = {&full, self->hello->says->tables[table], in->slices, in->n_slices};
+    RP_TRY(structured_check(pattern, &full, err));
+    struct item_slices item = {&full, self->hello->says->tables[table], pattern->slices, pattern->n_slices};
     RP_TRY(item_layouts_get(&self->layouts, &item, table, &layout, &span, err));
-    return structured_add(&self->structured, in, table, err);
-}
-
-rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp_error *err)
-{
-    for (uint32_t i = 0; i < writer->n; i++) {
-        rp_status status = shard_add_pattern(writer->shards[i], pattern, err);
-        if (status == RP_OK)
-            continue;
-        while (i-- > 0) /* all shards have it, or none */
-            structured_drop_newest(&writer->shards[i]->structured);
-        return status;
-    }
-    return RP_OK;
+    return structured_add(&writer->structured, pattern, table, err);
 }
 
 /* Makes the items of all patterns that apply after a step or, with `end`, at the end of an episode. */
 static rp_status apply_patterns(struct shard *self, bool end, rp_error *err)
 {
     uint32_t at = 0;
-    for (struct pattern *pattern; (pattern = structured_next(&self->structured, &self->stream, end, &at));) {
+    for (struct pattern *pattern; (pattern = structured_next(&self->writer->structured, &self->stream, end, &at));) {
         RP_TRY(shard_make_item(self, pattern->table, pattern->slices, pattern->n_slices, pattern->priority, NULL, err));
         pattern->made = true;
         pattern->last_step = step_stream_length(&self->stream);
@@ -730,11 +718,11 @@ static rp_status await_pattern_room(struct shard *self, uint32_t n, int64_t time
 
 static rp_status finish_step(struct shard *self, rp_error *err)
 {
-    if (self->structured.with_values > 0)
-        structured_look(&self->structured, &self->stream);
+    if (self->writer->structured.with_values > 0)
+        structured_look(&self->writer->structured, &self->stream);
     RP_TRY(step_stream_end_step(&self->stream, err));
     rp_status status = RP_OK;
-    if (self->structured.count > 0)
+    if (self->writer->structured.count > 0)
         status = apply_patterns(self, false, err);
     if (self->n_waiting > 0) {
         rp_status released = shard_release(self, err);
@@ -743,30 +731,30 @@ static rp_status finish_step(struct shard *self, rp_error *err)
     return status;
 }
 
-static inline __attribute__((always_inline)) rp_status append(struct shard *writer, const void *const *values,
+static inline __attribute__((always_inline)) rp_status append(struct shard *self, const void *const *values,
                                                               int64_t timeout_ms, rp_error *err)
 {
-    struct step_stream *stream = &writer->stream;
-    if (writer->structured.count == 0 && step_stream_is_whole(stream, values)) {
+    struct step_stream *stream = &self->stream;
+    if (self->writer->structured.count == 0 && step_stream_is_whole(stream, values)) {
         RP_TRY(step_stream_append(stream, values, err));
-        return writer->n_waiting > 0 ? shard_release(writer, err) : RP_OK;
+        return self->n_waiting > 0 ? shard_release(self, err) : RP_OK;
     }
     RP_TRY(step_stream_check_step(stream, values, err));
-    RP_TRY(await_pattern_room(writer, writer->structured.count, timeout_ms, err));
+    RP_TRY(await_pattern_room(self, self->writer->structured.count, timeout_ms, err));
     for (uint32_t i = 0; i < stream->n_columns; i++)
         if (values[i])
             RP_TRY(step_stream_set(stream, i, values[i], stream->columns[i].row_bytes, err));
-    return finish_step(writer, err);
+    return finish_step(self, err);
 }
 
 /* Appends in the process of a fork, or while a trace is recorded. */
-static __attribute__((noinline)) rp_status append_slowly(struct shard *writer, const void *const *values,
+static __attribute__((noinline)) rp_status append_slowly(struct shard *self, const void *const *values,
                                                          int64_t timeout_ms, rp_error *err)
 {
-    RP_TRY(shard_check_process(writer, err));
-    int64_t start = trace_now(writer->trace);
-    rp_status status = append(writer, values, timeout_ms, err);
-    trace_add_since(writer->trace, "append", NULL, start, 1);
+    RP_TRY(shard_check_process(self, err));
+    int64_t start = trace_now(self->trace);
+    rp_status status = append(self, values, timeout_ms, err);
+    trace_add_since(self->trace, "append", NULL, start, 1);
     return status;
 }
 
@@ -811,28 +799,28 @@ rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_error *er
     RP_TRY(shard_check_process(shard, err));
     if (shard->stream.n_set == 0)
         return err_set(err, RP_FAILED_PRECONDITION, "no step has been begun");
-    RP_TRY(await_pattern_room(shard, shard->structured.count, timeout_ms, err));
+    RP_TRY(await_pattern_room(shard, writer->structured.count, timeout_ms, err));
     return finish_step(shard, err);
 }
 
-static rp_status shard_end_episode(struct shard *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
+static rp_status shard_end_episode(struct shard *self, int32_t mode, int64_t timeout_ms, rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
-    struct step_stream *stream = &writer->stream;
-    RP_TRY(shard_check_process(writer, err));
+    struct step_stream *stream = &self->stream;
+    RP_TRY(shard_check_process(self, err));
     if (stream->n_set > 0)
         return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
     if (step_stream_length(stream) > 0) {
-        RP_TRY(await_pattern_room(writer, writer->structured.at_end, timeout_ms, err));
-        RP_TRY(apply_patterns(writer, true, err));
+        RP_TRY(await_pattern_room(self, self->writer->structured.at_end, timeout_ms, err));
+        RP_TRY(apply_patterns(self, true, err));
         RP_TRY(step_stream_cut(stream, err));
-        RP_TRY(shard_release(writer, err));
+        RP_TRY(shard_release(self, err));
         RP_TRY(step_stream_end_episode(stream, err));
-        structured_reset(&writer->structured);
+        structured_reset(&self->writer->structured);
     }
     if (stream->evicted)
-        push(writer, &(struct queued_item){.chunk = NULL}, take_evicted(writer));
-    return shards_flush(&writer, 1, mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline, err);
+        push(self, &(struct queued_item){.chunk = NULL}, take_evicted(self));
+    return shards_flush(&self, 1, mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline, err);
 }
 
 rp_status rp_writer_end_episode(rp_writer *writer, int32_t mode, int64_t timeout_ms, rp_error *err)
@@ -919,7 +907,6 @@ static void shard_free(struct shard *self)
     }
     step_stream_fini(&self->stream);
     item_layouts_fini(&self->layouts);
-    structured_fini(&self->structured);
     handoff_fini(&self->handoff);
     conn_hello_unref(&self->hello);
     free(self->all);
@@ -933,7 +920,8 @@ static rp_status shard_init(struct shard *self, const rp_column *columns, uint32
 {
     self->trace = conn_trace(self->conn);
     self->forks = forks_count();
-    self->hello = conn_hello_ref(self->conn);
+    /* All shards have the same tables, also if one has not answered since they were changed: patterns name tables by index. */
+    self->hello = self->writer->n ? hello_ref(self->writer->shards[0]->hello) : conn_hello_ref(self->conn);
     self->max_items = self->window = options->max_in_flight_items;
     self->max_bytes = options->max_in_flight_bytes;
     for (uint32_t i = 0; i < self->hello->says->n_tables; i++)
@@ -1086,6 +1074,7 @@ static void writer_free(rp_writer *self)
     pthread_cond_destroy(&self->news.moved);
     pthread_mutex_destroy(&self->news.mutex);
     free(self->news.rejections);
+    structured_fini(&self->structured);
     free(self);
 }
 

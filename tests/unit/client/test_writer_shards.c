@@ -121,6 +121,30 @@ CASE(a_stop_ends_the_wait_for_all_lanes)
     assert_int_equal(f->looks, 1);
 }
 
+/* ---- patterns ---- */
+
+/* A pattern belongs to the writer: it makes items of every lane's episodes, and starts anew with each. */
+CASE(a_pattern_applies_on_all_lanes)
+{
+    const rp_slice slice = {.start = -1};
+    const rp_condition seldom = {.kind = RP_WHEN_EVERY, .a = 3};
+    const rp_pattern pattern = {
+        .table = "b", .priority = 1, .slices = &slice, .n_slices = 1, .conditions = &seldom, .n_conditions = 1};
+    f->writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &err));
+    ok(rp_writer_add_pattern(f->writer, &pattern, &err));
+    for (int32_t i = 0; i < 3 * (int32_t)ITEMS; i++) {
+        const void *value = &i;
+        ok(rp_writer_append(f->writer, &value, WAIT, &err));
+        if (i % 3 == 2) /* one item: the step after three steps would make the next */
+            ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err));
+    }
+    assert_int_equal(rp_writer_flush(f->writer, 0, 0, &err), RP_DEADLINE_EXCEEDED); /* sends what is collected */
+    wait_until(arrived(f) >= ITEMS);
+    assert_int_equal(arrived(f), ITEMS);
+    for (uint32_t i = 0; i < SHARDS; i++)
+        assert_in_range(fakepeer_read(&f->shards.peers[i], &f->shards.peers[i].items), 1, ITEMS - 1);
+}
+
 /* ---- life ---- */
 
 /* A shard that is connected and silent does not hold a writer up that has a session elsewhere. */
