@@ -281,6 +281,33 @@ CASE(a_full_writer_waits_and_loses_nothing)
     assert_int_equal(f->peer.keys[3], key);
 }
 
+/* More than sockets and the kernel hold, while the peer reads nothing: the rest goes when it reads again. */
+CASE(a_full_socket_loses_nothing)
+{
+    enum { ITEMS = 4000, BYTES = 16384 };
+    static const rp_column wide = {
+        .name = "x", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {BYTES}};
+    static uint8_t x[BYTES];
+    const void *values[] = {x};
+    fakepeer_set(&f->peer, &f->peer.expiry_ms, 60000);
+    writer_fixture_open(f, &wide, 1, OPTIONS(rp_writer, .batch_items = 1, .max_in_flight_items = 2 * ITEMS));
+    pthread_mutex_lock(&f->peer.mutex);
+    for (int i = 0; i < ITEMS; i++) {
+        ok(rp_writer_append(f->writer, values, 5000, &err));
+        add_item(f, "a", 1);
+    }
+    for (uint64_t sent = 0; sent == 0 || sent != info(f).sent;) {
+        sent = info(f).sent;
+        usleep(200000);
+    }
+    assert_in_range(info(f).sent, 1, ITEMS - 1);
+    pthread_mutex_unlock(&f->peer.mutex);
+    flush(f);
+    assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), ITEMS);
+    assert_int_equal(f->peer.duplicates + f->peer.out_of_order + f->peer.gaps, 0);
+    assert_int_equal(info(f).resent_messages, 0);
+}
+
 CASE(an_item_larger_than_a_message_is_refused)
 {
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {400000}};
