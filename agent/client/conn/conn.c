@@ -115,8 +115,6 @@ struct conn {
     struct requests pending;
     struct conn_reply other; /* the message that answers none of them: a notice, or an answer to HELLO */
     uint64_t taken;          /* id of the last request that another thread has submitted and this thread has taken */
-    struct pollfd *fds;      /* what the last poll waited for */
-    uint32_t fds_capacity;
     struct conn_part *parts;
     struct conn_trace tracing;
     struct rng rng;
@@ -1076,37 +1074,7 @@ static void finish(struct conn *self)
 
 #define MOST_MS 60000
 
-enum { POLL_PIPE, POLL_DEALER, POLL_MONITOR, POLL_PARTS };
-
-static bool poll_reserve(struct conn *self)
-{
-    uint32_t n = POLL_PARTS;
-    for (const struct conn_part *part = self->parts; part; part = part->next)
-        n++;
-    if (n <= self->fds_capacity)
-        return true;
-    struct pollfd *grown = realloc(self->fds, n * sizeof *grown);
-    if (!grown)
-        return false;
-    self->fds = grown;
-    self->fds_capacity = n;
-    return true;
-}
-
-/* Adds the parts' sockets; *ready is set if one of them has what the part waits for. Returns the number of descriptors. */
-static uint32_t add_parts(struct conn *self, bool *ready)
-{
-    uint32_t n = POLL_PARTS;
-    for (struct conn_part *part = self->parts; part; part = part->next) {
-        short events = 0;
-        void *socket = part->ops->poll ? part->ops->poll(part, &events) : NULL;
-        if (!socket || !events)
-            continue;
-        self->fds[n++] = (struct pollfd){.fd = socket_fd(socket), .events = POLLIN};
-        *ready |= socket_has(socket, events);
-    }
-    return n;
-}
+enum { POLL_PIPE, POLL_DEALER, POLL_MONITOR, POLL_PARTS, POLL_MOST = 64 };
 
 /* Returns the milliseconds until a time, at most `most`. */
 static int ms_until(int64_t until_ns, int most)
@@ -1118,22 +1086,26 @@ static int ms_until(int64_t until_ns, int most)
 /* Waits until there is something to do, or until the time has come. */
 static void wait_for_work(struct conn *self, int64_t until_ns)
 {
-    if (!poll_reserve(self)) { /* looks at everything after a short sleep instead of waiting for it */
-        poll(NULL, 0, 1);
-        self->pipe_ready = self->dealer_used = self->monitor_used = true;
-        return;
-    }
     self->dealer_used = self->dealer_used && socket_has(self->dealer, ZMQ_POLLIN);
     self->monitor_used = self->monitor_used && socket_has(self->monitor, ZMQ_POLLIN);
     bool ready = self->dealer_used || self->monitor_used || self->own_wake;
-    uint32_t n = add_parts(self, &ready);
-    self->fds[POLL_PIPE] = (struct pollfd){.fd = self->wake_read, .events = POLLIN};
-    self->fds[POLL_DEALER] = (struct pollfd){.fd = socket_fd(self->dealer), .events = POLLIN};
-    self->fds[POLL_MONITOR] = (struct pollfd){.fd = socket_fd(self->monitor), .events = POLLIN};
-    poll(self->fds, n, ready ? 0 : until_ns == INT64_MAX ? -1 : ms_until(until_ns, MOST_MS));
-    self->pipe_ready = self->fds[POLL_PIPE].revents != 0;
-    self->dealer_used |= self->fds[POLL_DEALER].revents != 0;
-    self->monitor_used |= self->fds[POLL_MONITOR].revents != 0;
+    struct pollfd fds[POLL_MOST];
+    fds[POLL_PIPE] = (struct pollfd){.fd = self->wake_read, .events = POLLIN};
+    fds[POLL_DEALER] = (struct pollfd){.fd = socket_fd(self->dealer), .events = POLLIN};
+    fds[POLL_MONITOR] = (struct pollfd){.fd = socket_fd(self->monitor), .events = POLLIN};
+    nfds_t n = POLL_PARTS;
+    for (struct conn_part *part = self->parts; part && n < POLL_MOST; part = part->next) {
+        void *socket = part->ops->full ? part->ops->full(part) : NULL;
+        if (!socket)
+            continue;
+        fds[n++] = (struct pollfd){.fd = socket_fd(socket), .events = POLLIN};
+        ready |= socket_has(socket, ZMQ_POLLOUT);
+    }
+    int most = n < POLL_MOST ? MOST_MS : 1; /* parts for which there is no room try again after a short sleep */
+    poll(fds, n, ready ? 0 : until_ns == INT64_MAX ? -1 : ms_until(until_ns, most));
+    self->pipe_ready = fds[POLL_PIPE].revents != 0;
+    self->dealer_used |= fds[POLL_DEALER].revents != 0;
+    self->monitor_used |= fds[POLL_MONITOR].revents != 0;
 }
 
 static void *io_main(void *arg)
@@ -1489,7 +1461,6 @@ static void free_memory(struct conn *self)
         close(self->wake_read);
         close(self->wake_write);
     }
-    free(self->fds);
     free(self->home);
     free(self->name);
     free(self->host);

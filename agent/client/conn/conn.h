@@ -160,8 +160,8 @@ struct conn_part_ops {
     void (*notice)(struct conn_part *part, const Replay__Credit *credit);
     /* Called after every wake-up: does its work and returns the time of the next call. */
     int64_t (*tick)(struct conn_part *part, int64_t now_ns);
-    /* Optional. Returns a socket to wait for, and sets events to ZMQ_POLLOUT, or to 0 for none. */
-    void *(*poll)(struct conn_part *part, short *events);
+    /* Optional. Returns a full socket, to call tick when it has room; NULL: there is none. */
+    void *(*full)(struct conn_part *part);
 };
 
 /* Embedded in its owner. */

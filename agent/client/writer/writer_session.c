@@ -392,14 +392,13 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
     return self->next_heartbeat_ns < next ? self->next_heartbeat_ns : next;
 }
 
-static void *on_poll(struct conn_part *part, short *events)
+static void *full_push(struct conn_part *part)
 {
-    struct writer_session *self = (struct writer_session *)part;
-    *events = self->push_full ? ZMQ_POLLOUT : 0;
-    return self->push;
+    const struct writer_session *self = (struct writer_session *)part;
+    return self->push_full ? self->push : NULL;
 }
 
-static const struct conn_part_ops writer_session_ops = {on_up, on_down, on_notice, on_tick, on_poll};
+static const struct conn_part_ops writer_session_ops = {on_up, on_down, on_notice, on_tick, full_push};
 
 /* ---- life */
 
