@@ -232,15 +232,11 @@ struct rp_batch *batch_join_finish(struct batch_join **self)
 /* Finds the arrays of a batch, in its memory or in the reply. */
 static void batch_join_list_arrays(const struct rp_batch *batch, struct batch_in_reply *out)
 {
-    const rp_batch_arrays *arrays = &batch->arrays;
-    const void *wide[] = {arrays->key,    arrays->priority, arrays->probability, arrays->age_ns,
-                          arrays->policy, arrays->step,     arrays->group};
-    const void *narrow[] = {arrays->times_sampled, arrays->session};
     *out = batch->in_reply;
     for (uint32_t k = 0; k < batch->n_wide && !out->step; k++)
-        out->wide[k] = (struct pb_array){wide[k], batch->info.n};
+        out->wide[k] = (struct pb_array){batch_wide(batch, k), batch->info.n};
     for (uint32_t k = 0; k < BATCH_NARROW && !out->step; k++)
-        out->narrow[k] = (struct pb_array){narrow[k], batch->info.n};
+        out->narrow[k] = (struct pb_array){(const void *)batch_narrow(batch, k), batch->info.n};
 }
 
 static void copy_arrays(const struct joined *self, const struct piece *piece)

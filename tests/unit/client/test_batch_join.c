@@ -8,9 +8,7 @@
 /* A batch of ITEMS items with the fields "steps" (of different numbers of steps) and "one" (of one number). */
 struct made {
     struct rp_batch *batch;
-    uint64_t key[ITEMS], zero[ITEMS];
-    double probability[ITEMS];
-    uint32_t small[ITEMS], lengths[ITEMS];
+    uint32_t lengths[ITEMS];
     int32_t steps[ITEMS * 8], one[ITEMS];
 };
 
@@ -18,29 +16,22 @@ static struct made *make(struct batch_pool *pool, uint64_t first_key, uint32_t m
 {
     struct made *self = calloc(1, sizeof *self);
     struct batch_spec_field fields[2] = {{.view.name = "steps"}, {.view.name = "one"}};
-    struct batch_spec spec = {.n = ITEMS, .n_fields = 2, .fields = fields, .in_reply = true};
+    struct batch_spec spec = {.n = ITEMS, .n_fields = 2, .fields = fields};
     struct rp_batch *batch;
     assert_true(self && most_steps <= 8);
     assert_int_equal(batch_make(pool, &spec, &batch, NULL), RP_OK);
     self->batch = batch;
     batch->info = (rp_batch_info){.struct_size = sizeof batch->info, .n = ITEMS, .n_fields = 2, .waited_ns = first_key};
-    batch->arrays = (rp_batch_arrays){.struct_size = sizeof batch->arrays,
-                                      .n = ITEMS,
-                                      .key = self->key,
-                                      .priority = self->probability,
-                                      .probability = self->probability,
-                                      .age_ns = self->zero,
-                                      .policy = self->zero,
-                                      .step = self->zero,
-                                      .times_sampled = self->small,
-                                      .session = self->small};
+    memset(batch->memory, 0, (size_t)ITEMS * (BATCH_WIDE * 8 + BATCH_NARROW * 4));
+    uint64_t *key = batch_wide(batch, 0);
+    double *probability = batch_wide(batch, 2);
     for (uint32_t i = 0; i < ITEMS; i++) {
-        self->key[i] = first_key + i;
-        self->probability[i] = 0.125 * (i + 1);
-        self->one[i] = (int32_t)self->key[i];
+        key[i] = first_key + i;
+        probability[i] = 0.125 * (i + 1);
+        self->one[i] = (int32_t)key[i];
         self->lengths[i] = lengths[i];
         for (uint32_t k = 0; k < lengths[i]; k++)
-            self->steps[i * most_steps + k] = (int32_t)(100 * self->key[i] + k);
+            self->steps[i * most_steps + k] = (int32_t)(100 * key[i] + k);
     }
     batch->fields[0] = (rp_field_view){.name = "steps",
                                        .dtype = RP_DTYPE_INT32,
