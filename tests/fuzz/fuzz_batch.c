@@ -78,8 +78,6 @@ static void decode(const uint8_t *header, size_t header_size, const struct batch
     /* The second time the layouts are known already. The third time the items stay in the reply. */
     for (uint32_t i = 0; decoder && i < (packed ? 2 : 3); i++) {
         rp_batch *batch = NULL;
-        if (i == 2)
-            batch_decoder_leave_items(decoder);
         batch_decode(decoder, &(struct batch_reply){&view, reply.text, frames, n_frames, arena, sizeof arena}, &batch,
                      NULL);
         if (batch)
@@ -87,6 +85,11 @@ static void decode(const uint8_t *header, size_t header_size, const struct batch
         for (const rp_batch *at = batch; at; at = at->next)
             touch(at);
         batch_list_release(&batch);
+        if (i == 1 && !packed) {
+            batch_decoder_destroy(&decoder);
+            options.leave_items = true;
+            decoder = batch_decoder_new(pool, &options);
+        }
     }
     batch_decoder_destroy(&decoder);
     batch_pool_unref(&pool);

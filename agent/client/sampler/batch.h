@@ -25,7 +25,7 @@ struct batch_field;
 #define BATCH_GROUP 6u  /* one more in a batch of groups: group */
 #define BATCH_NARROW 2u /* arrays of 4 bytes per item: times sampled, session */
 
-/* Of a batch whose items are still in the reply (batch_decoder_leave_items): row i of a field is at data + step * index[i]. */
+/* Of a batch whose items are still in the reply (leave_items): row i of a field is at data + step * index[i]. */
 struct batch_in_reply {
     size_t step;          /* bytes from one chunk to the next; 0: the items are in the batch's memory */
     const uint8_t *index; /* the chunk of each item, 4 bytes each; NULL: chunk i is that of item i */
@@ -133,14 +133,14 @@ struct batch_options {
     uint64_t max_bytes; /* 0: no bound */
     uint32_t threads;   /* that fill a large batch; 0: 1 */
     uint64_t large;     /* bytes of a batch that is large; 0: 1 MiB */
-    bool packed;        /* not with batch_decoder_leave_items */
+    /* Items that need no decoding stay in the reply, which must outlive its batches: only batch_join can read them. */
+    bool leave_items;
+    bool packed; /* not with leave_items */
 };
 
 /* Takes a reference to the pool. */
 struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options);
 void batch_decoder_destroy(struct batch_decoder **self);
-/* From now on, items that need no decoding stay in the reply, which must outlive its batches: only batch_join can read them. */
-void batch_decoder_leave_items(struct batch_decoder *self);
 /* A reply with items: nothing in it is trusted beyond what wire_read_sampled checked. */
 struct batch_reply {
     const struct wire_sampled *view;

@@ -123,7 +123,6 @@ struct batch_regular {
 struct batch_decoder {
     struct batch_pool *pool;
     struct batch_options options;
-    bool leave_items;
     struct batch_layout *kept[KEPT_LAYOUTS];
     uint32_t n_kept;
     struct crew *crew;
@@ -904,7 +903,7 @@ static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec,
                                 .limit = most > self->made_bytes ? most - self->made_bytes : 0,
                                 .packed = self->options.packed,
                                 .groups = self->view->group.n > 0,
-                                .in_reply = self->leave_items && self->regular.on && !self->copied &&
+                                .in_reply = self->options.leave_items && self->regular.on && !self->copied &&
                                             !is_packed_there(self->view)};
     for (uint32_t f = 0; f < self->n_fields; f++) {
         struct batch_spec_field *field = &spec->fields[f];
@@ -1246,11 +1245,6 @@ struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct ba
     if (!self->crew || !self->workers)
         batch_decoder_destroy(&self);
     return self;
-}
-
-void batch_decoder_leave_items(struct batch_decoder *self)
-{
-    self->leave_items = true;
 }
 
 void batch_decoder_destroy(struct batch_decoder **self)

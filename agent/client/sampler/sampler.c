@@ -573,12 +573,11 @@ static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number,
         uint64_t batches = most / self->options.batch_size + 2, each = self->options.max_bytes;
         options.max_bytes = each < MOST_BYTES / batches ? each * batches : MOST_BYTES;
         options.beta = 0;
+        options.leave_items = !self->tokens && !conn_is_inside(conn); /* they are copied once, into their batch */
     }
     struct batch_pool *pool = self->alone ? batch_pool_ref(self->pool) : batch_pool_new(MOST_AHEAD, NULL);
     bool made = part_init(part, self, conn, source->table, pool, &options);
     batch_pool_unref(&pool);
-    if (made && !self->alone && !self->tokens && !conn_is_inside(conn))
-        batch_decoder_leave_items(part->decoder); /* they are copied once, into their batch */
     part->group = group;
     part->siblings = &self->parts[group->first];
     part->most = most;

@@ -699,7 +699,7 @@ static uint64_t check_random_replies(struct fixture *f, void (*make)(struct mode
 {
     uint64_t seed = naive_seed(__func__), stayed = 0;
     if (left)
-        batch_decoder_leave_items(f->decoder);
+        set_options(f, (struct batch_options){.beta = 0.4, .max_bytes = UINT64_C(1) << 30, .leave_items = true});
     for (uint64_t round = 0; round < rounds; round++) {
         struct rp_batch *batch = NULL;
         begin_with(f, make, seed + round * 1000003);
@@ -882,7 +882,7 @@ CASE(damage)
     uint32_t refused = 0;
     for (uint64_t round = 0; round < 40; round++) {
         if (round == 20)
-            batch_decoder_leave_items(f->decoder);
+            set_options(f, (struct batch_options){.beta = 0.4, .max_bytes = UINT64_C(1) << 30, .leave_items = true});
         void (*const models[])(struct model *, uint64_t) = {regular_model, model_init, shared_model, head_model};
         begin_with(f, models[round % 4], seed + round * 999983);
         for (uint32_t k = 0; k < 50; k++) {
