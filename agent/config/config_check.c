@@ -69,7 +69,7 @@ static void table_path(const struct run_config *config, const char *key, char *o
  * learners cannot read. */
 
 /* Returns "[float32, 0, 4]", to be freed. */
-static char *field_text(const struct adder_field *field)
+static char *field_text(const struct field_type *field)
 {
     char text[160];
     int used = snprintf(text, sizeof text, "[%s", dtype_name(field->dtype));
@@ -79,18 +79,14 @@ static char *field_text(const struct adder_field *field)
 }
 
 /* True if items with this field fit the file's signature. A length of 0 there fits any number of steps. */
-static bool fits_field(const rp_option *option, const struct adder_field *field)
+static bool fits_field(const rp_option *option, const struct field_type *field)
 {
-    struct field_config written;
-    bool same = config_field(option, &written) && strcmp(written.name, field->name) == 0 &&
-                written.dtype == field->dtype && written.rank == field->rank;
-    for (uint32_t i = 0; same && i < field->rank; i++)
-        same = written.shape[i] == field->shape[i] || (i == 0 && written.shape[i] == 0);
-    return same;
+    struct field_type written;
+    return config_field(option, &written) && dtype_check_field(field, false, &written, "", NULL) == RP_OK;
 }
 
 static void check_signature(const struct run_config *self, const struct table_config *table,
-                            const struct adder_field *fields, uint32_t n, struct schema_report *report)
+                            const struct field_type *fields, uint32_t n, struct schema_report *report)
 {
     const rp_option *written = table->signature.data;
     char path[64];
@@ -109,7 +105,7 @@ void run_config_prescribe(struct run_config *self, bool again, struct schema_rep
 {
     struct table_config *table = (struct table_config *)(uintptr_t)run_config_table(self);
     const struct agent_ops *ops = run_config_algorithm(self);
-    struct adder_field fields[ADDER_MAX_FIELDS];
+    struct field_type fields[ADDER_MAX_FIELDS];
     struct env env;
     if (!table || self->actors.count == 0 || self->actors.command.count > 0 || !ops ||
         env_open(&env, &self->environment, NULL) != RP_OK)

@@ -598,7 +598,7 @@ static rp_status design(struct adder *self, const struct adder_options *options,
     return RP_OK;
 }
 
-uint32_t adder_fields(const struct adder_options *options, struct adder_field out[ADDER_MAX_FIELDS], rp_error *err)
+uint32_t adder_fields(const struct adder_options *options, struct field_type out[ADDER_MAX_FIELDS], rp_error *err)
 {
     struct adder self = {0};
     rp_column columns[ADDER_MAX_COLUMNS];
@@ -606,12 +606,8 @@ uint32_t adder_fields(const struct adder_options *options, struct adder_field ou
     for (uint32_t i = 0; i < n; i++) {
         const rp_slice *slice = &self.slices[i];
         const rp_column *column = &columns[slice->column];
-        uint32_t steps = slice->squeeze ? 0 : 1;
-        out[i] = (struct adder_field){.name = slice->field ? slice->field : column->name,
-                                      .dtype = column->dtype,
-                                      .rank = column->rank + steps,
-                                      .shape = {slice->count}};
-        memcpy(out[i].shape + steps, column->shape, column->rank * sizeof column->shape[0]);
+        out[i] = dtype_field(slice->field ? slice->field : column->name, column->dtype,
+                             slice->squeeze ? NULL : &slice->count, column->rank, column->shape);
     }
     free(self.config.table);
     return n;

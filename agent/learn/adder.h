@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 #include "agent/learn/sequence.h"
+#include "proto/base/dtype.h"
 #include "proto/config/schema.h"
 #include "replay/client.h"
 #include "replay/env.h"
@@ -94,14 +95,9 @@ struct adder *adder_new(const struct adder_options *options, rp_error *err);
 rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err);
 
 /* A field of an adder's items, as a table's signature states it. */
-struct adder_field {
-    const char *name; /* static */
-    int32_t dtype;
-    uint32_t rank, shape[RP_MAX_RANK + 1]; /* shape[0] is 0: any number of steps */
-};
 #define ADDER_MAX_FIELDS 6u
-/* Gives the fields of the items that such an adder makes; needs no client. Returns their number; 0 with err set. */
-uint32_t adder_fields(const struct adder_options *options, struct adder_field out[ADDER_MAX_FIELDS], rp_error *err);
+/* Gives the fields of the items that such an adder makes, with static names; needs no client. Returns their number; 0 with err set. */
+uint32_t adder_fields(const struct adder_options *options, struct field_type out[ADDER_MAX_FIELDS], rp_error *err);
 
 /* Begins an episode; the previous one must have ended. */
 rp_status adder_first(struct adder *self, const void *observation, rp_error *err);

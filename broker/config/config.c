@@ -174,12 +174,12 @@ struct limiter_config config_limiter(const struct table_config *table)
     return limiter;
 }
 
-bool config_field(const rp_option *option, struct field_config *out)
+bool config_field(const rp_option *option, struct field_type *out)
 {
     const char *at = option->value;
     char word[32];
     bool named = schema_next(&at, word, sizeof word);
-    *out = (struct field_config){.name = option->name, .dtype = named ? dtype_by_name(word) : -1};
+    *out = (struct field_type){.name = option->name, .dtype = named ? dtype_by_name(word) : -1};
     while (schema_next(&at, word, sizeof word)) {
         int64_t size;
         if (out->rank > RP_MAX_RANK || !schema_parse_int(word, &size) || size < (out->rank > 0) || size > UINT32_MAX)
@@ -282,10 +282,10 @@ struct quota config_quota(const struct broker_config *config)
 
 /* ---- memory */
 /* "next_observation" beside an "observation" of the same kind is the observation of another item. */
-static bool is_shared(const struct table_config *table, const struct field_config *field)
+static bool is_shared(const struct table_config *table, const struct field_type *field)
 {
     const rp_option *fields = table->signature.data;
-    struct field_config other;
+    struct field_type other;
     if (strncmp(field->name, "next_", 5) != 0)
         return false;
     for (uint32_t i = 0; i < table->signature.count; i++)
@@ -297,7 +297,7 @@ static bool is_shared(const struct table_config *table, const struct field_confi
 double config_item_bytes(const struct table_config *table)
 {
     const rp_option *fields = table->signature.data;
-    struct field_config field;
+    struct field_type field;
     double sum = 0.0;
     for (uint32_t i = 0; i < table->signature.count; i++) {
         if (!config_field(&fields[i], &field) || is_shared(table, &field))
@@ -444,7 +444,7 @@ static void check_group(const struct table_config *table, uint32_t shards, const
 static void check_signature(const struct table_config *table, const char *path, struct schema_report *report)
 {
     const rp_option *fields = table->signature.data;
-    struct field_config field;
+    struct field_type field;
     for (uint32_t i = 0; i < table->signature.count; i++) {
         char at[256];
         snprintf(at, sizeof at, "%s.signature.%s", path, fields[i].name);

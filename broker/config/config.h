@@ -7,6 +7,7 @@
 #define BROKER_CONFIG_H
 
 #include "broker/select/limiter.h"
+#include "proto/base/dtype.h"
 #include "proto/config/schema.h"
 #include "proto/keys/allow.h"
 #include "replay/plugin.h"
@@ -19,13 +20,6 @@ enum { JOURNAL_OFF = -1, JOURNAL_NEVER = -2 };
 enum group_incomplete { GROUP_DROP, GROUP_DELIVER };
 
 enum security_mode { SECURITY_AUTO, SECURITY_NONE, SECURITY_CURVE };
-
-/* A field of a table's signature. */
-struct field_config {
-    const char *name;
-    int32_t dtype;
-    uint32_t rank, shape[RP_MAX_RANK + 1]; /* shape[0] == 0: any number of steps */
-};
 
 struct table_config {
     char *name;
@@ -102,7 +96,7 @@ extern const char broker_default_yaml[];
 /* The limiter of a table as limiter_init takes it: a queue or a stack holds max_size items. */
 struct limiter_config config_limiter(const struct table_config *table);
 /* Reads a field of a signature. False: its dtype or a dimension is wrong. */
-bool config_field(const rp_option *option, struct field_config *out);
+bool config_field(const rp_option *option, struct field_type *out);
 /* Returns the folder of journal, checkpoints and spilled chunks. NULL: nothing is kept on disk. */
 const char *config_folder(const struct broker_config *config);
 /* True if every effect is recorded. */

@@ -1,10 +1,8 @@
 #include "broker/store/layout.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "proto/base/siphash.h"
@@ -14,35 +12,28 @@
 #define MAX_LAYOUTS 1048576u
 #define MAX_FIELDS 1024u
 
-static bool column_fill(struct column *column, const Replay__Column *wire, rp_error *err)
+static rp_status column_fill(struct column *column, const Replay__Column *wire, rp_error *err)
 {
     size_t length = strlen(wire->name);
-    if (length == 0 || length > RP_MAX_NAME || !utf8_valid(wire->name, length)) {
-        err_set(err, RP_INVALID_ARGUMENT, "a column's name must be UTF-8 of 1 to %u bytes", RP_MAX_NAME);
-        return false;
-    }
+    if (length == 0 || length > RP_MAX_NAME || !utf8_valid(wire->name, length))
+        return err_set(err, RP_INVALID_ARGUMENT, "a column's name must be UTF-8 of 1 to %u bytes", RP_MAX_NAME);
     column->dtype = dtype_by_name(wire->dtype);
     column->elem_bytes = dtype_size(column->dtype);
-    if (!column->elem_bytes) {
-        err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': no dtype '%.32s'", wire->name, wire->dtype);
-        return false;
-    }
-    if (wire->n_shape > RP_MAX_RANK) {
-        err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': rank %zu is above the limit of %u", wire->name,
-                wire->n_shape, RP_MAX_RANK);
-        return false;
-    }
+    if (!column->elem_bytes)
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': no dtype '%.32s'", wire->name, wire->dtype);
+    if (wire->n_shape > RP_MAX_RANK)
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': rank %zu is above the limit of %u", wire->name,
+                       wire->n_shape, RP_MAX_RANK);
     column->rank = (uint32_t)wire->n_shape;
     for (size_t i = 0; i < wire->n_shape; i++)
         column->shape[i] = wire->shape[i];
     column->row_bytes = dtype_row_bytes(column->dtype, column->rank, column->shape);
-    if (column->row_bytes == DTYPE_NO_ROW) {
-        err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': its shape makes a step larger than 1 GiB", wire->name);
-        return false;
-    }
+    if (column->row_bytes == DTYPE_NO_ROW)
+        return err_set(err, RP_INVALID_ARGUMENT, "column '%.64s': its shape makes a step larger than 1 GiB",
+                       wire->name);
     column->is_integer = dtype_is_integer(column->dtype);
     column->name = need_text(wire->name);
-    return true;
+    return RP_OK;
 }
 
 struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err)
@@ -56,7 +47,7 @@ struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err
     self->refs = 1;
     for (size_t i = 0; i < n; i++) {
         self->count = (uint32_t)i + 1;
-        bool ok = column_fill(&self->column[i], list[i], err);
+        bool ok = column_fill(&self->column[i], list[i], err) == RP_OK;
         for (size_t j = 0; ok && j < i; j++)
             if (strcmp(self->column[i].name, self->column[j].name) == 0) {
                 err_set(err, RP_INVALID_ARGUMENT, "column '%.64s' is listed twice", self->column[i].name);
@@ -135,37 +126,6 @@ static rp_status field_check(const Replay__Field *field, const struct columns *c
     return RP_OK;
 }
 
-static rp_status signature_check(const Replay__Field *field, const struct column *column,
-                                 const struct signature_field *want, rp_error *err)
-{
-    if (strcmp(field->name, want->name) != 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' is in the place of '%.64s' of the signature",
-                       field->name, want->name);
-    if (column->dtype != want->dtype)
-        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' is %s, the signature says %s", field->name,
-                       dtype_name(column->dtype), dtype_name(want->dtype));
-    uint32_t steps = field->squeeze ? 0 : 1;
-    bool ok = want->rank == column->rank + steps;
-    if (ok && steps && want->shape[0] != 0)
-        ok = field->count == want->shape[0];
-    for (uint32_t i = 0; ok && i < column->rank; i++)
-        ok = want->shape[i + steps] == column->shape[i];
-    if (ok)
-        return RP_OK;
-    char got[96] = "", expected[96] = "";
-    size_t at = 0;
-    if (steps)
-        at += (size_t)snprintf(got, sizeof got, field->count ? "%u " : "any ", field->count);
-    for (uint32_t i = 0; i < column->rank && at < sizeof got; i++)
-        at += (size_t)snprintf(got + at, sizeof got - at, "%u ", column->shape[i]);
-    at = 0;
-    for (uint32_t i = 0; i < want->rank && at < sizeof expected; i++)
-        at += (size_t)snprintf(expected + at, sizeof expected - at, i == 0 && !want->shape[0] ? "any " : "%u ",
-                               want->shape[i]);
-    return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' has shape [ %s], the signature says [ %s]", field->name,
-                   got, expected);
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -192,10 +152,13 @@ static rp_status layout_check(const Replay__Layout *wire, const struct columns *
         return err_set(err, RP_INVALID_ARGUMENT, "the item has %zu fields, the table's signature %u", wire->n_fields,
                        signature.n);
     for (size_t i = 0; i < wire->n_fields; i++) {
-        RP_TRY(field_check(wire->fields[i], columns, err));
+        const Replay__Field *field = wire->fields[i];
+        RP_TRY(field_check(field, columns, err));
+        const struct column *column = &columns->column[field->column];
+        struct field_type is =
+            dtype_field(field->name, column->dtype, field->squeeze ? NULL : &field->count, column->rank, column->shape);
         if (signature.n)
-            RP_TRY(
-                signature_check(wire->fields[i], &columns->column[wire->fields[i]->column], &signature.fields[i], err));
+            RP_TRY(dtype_check_field(&is, field->squeeze, &signature.fields[i], signature.table, err));
     }
     return names_check(wire, err);
 }

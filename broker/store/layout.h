@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "broker/loop/idmap.h"
+#include "proto/base/dtype.h"
 #include "replay.pb-c.h"
 #include "replay/error.h"
 #include "replay/types.h"
@@ -70,18 +71,11 @@ struct layouts {
 /* True if the field of an item of `length` steps has rows among its steps first .. first + n - 1. */
 bool layout_field_has_rows(const struct layout_field *self, uint32_t length, uint64_t first, uint64_t n);
 
-/* A field of a table's signature. */
-struct signature_field {
-    const char *name;
-    int32_t dtype;
-    uint32_t rank;
-    uint32_t shape[RP_MAX_RANK + 1]; /* shape[0] == 0: any number of steps */
-};
-
 /* The fields that every item of a table must have. n 0: any fields. */
 struct signature {
-    struct signature_field *fields;
+    struct field_type *fields;
     uint32_t n;
+    const char *table; /* its name */
 };
 
 /* Checks a layout from the network against the stream's columns and the table's signature. Returns the interned layout, with a

@@ -10,7 +10,6 @@
 #include "broker/loop/entries.h"
 #include "broker/loop/loop.h"
 #include "broker/store/params.h"
-#include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
@@ -1105,13 +1104,9 @@ static void signature_init(struct table *self)
     struct signature *signature = &self->signature;
     signature->n = self->config->signature.count;
     signature->fields = need_alloc(signature->n * sizeof *signature->fields);
-    for (uint32_t i = 0; i < signature->n; i++) {
-        struct signature_field *field = &signature->fields[i];
-        struct field_config from;
-        config_field(&fields[i], &from); /* the configuration was checked */
-        *field = (struct signature_field){.name = from.name, .dtype = from.dtype, .rank = from.rank};
-        memcpy(field->shape, from.shape, sizeof from.shape);
-    }
+    signature->table = self->config->name;
+    for (uint32_t i = 0; i < signature->n; i++)
+        config_field(&fields[i], &signature->fields[i]); /* the configuration was checked */
 }
 
 static rp_status extensions_init(struct table *self, rp_error *err)

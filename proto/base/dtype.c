@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "proto/base/error.h"
+#include "proto/base/text.h"
+
 struct dtype_row {
     const char *name;
     uint32_t size;
@@ -58,4 +61,46 @@ uint64_t dtype_row_bytes(int32_t dtype, uint32_t rank, const uint32_t *shape)
             return DTYPE_NO_ROW;
     }
     return bytes;
+}
+
+/* ---- fields */
+
+struct field_type dtype_field(const char *name, int32_t dtype, const uint32_t *steps, uint32_t rank,
+                              const uint32_t *shape)
+{
+    const uint32_t before = steps ? 1 : 0;
+    struct field_type out = {name, dtype, rank + before, {steps ? *steps : 0}};
+    for (uint32_t i = 0; i < rank; i++)
+        out.shape[before + i] = shape[i];
+    return out;
+}
+
+static void describe_shape(const struct field_type *self, char *out, size_t size)
+{
+    const uint32_t any = self->rank > 0 && self->shape[0] == 0;
+    text_append(out, size, any ? "[any" : "[");
+    for (uint32_t i = any; i < self->rank; i++)
+        text_append(out, size, "%s%u", i > 0 ? "," : "", self->shape[i]);
+    text_append(out, size, "]");
+}
+
+rp_status dtype_check_field(const struct field_type *field, bool squeezed, const struct field_type *want,
+                            const char *table, rp_error *err)
+{
+    if (strcmp(field->name, want->name) != 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "table '%.64s' wants the field '%.64s' where '%.64s' stands", table,
+                       want->name, field->name);
+    if (field->dtype != want->dtype)
+        return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' is %s, table '%.64s' wants %s", field->name,
+                       dtype_name(field->dtype), table, dtype_name(want->dtype));
+    bool same = field->rank == want->rank;
+    for (uint32_t i = 0; same && i < want->rank; i++)
+        same = field->shape[i] == want->shape[i] || (i == 0 && want->shape[0] == 0 && !squeezed);
+    if (same)
+        return RP_OK;
+    char got[128] = "", wanted[128] = "";
+    describe_shape(field, got, sizeof got);
+    describe_shape(want, wanted, sizeof wanted);
+    return err_set(err, RP_INVALID_ARGUMENT, "field '%.64s' has shape %s, table '%.64s' wants %s", field->name, got,
+                   table, wanted);
 }

@@ -248,7 +248,7 @@ CASE(rejections_surface)
             status = add(f->adder, t, 5, WAIT, &err);
     }
     must_fail(status, RP_INVALID_ARGUMENT, "signed");
-    assert_has(err.text, "the signature says [ 7 ]");
+    assert_has(err.text, "table 'signed' wants [7]");
     (void)adder_destroy(&f->adder, WAIT, &err);
 }
 

@@ -2,7 +2,6 @@
 #include "agent/client/writer/item_layout.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,39 +158,18 @@ static rp_status scratch_fill(struct item_layouts *self, const struct item_slice
 
 /* ---- new layouts */
 
-static void describe_shape(char *out, size_t size, bool steps, uint32_t count, uint32_t rank, const uint32_t *shape)
-{
-    snprintf(out, size, steps && !count ? "[any" : "[");
-    if (steps && count)
-        text_append(out, size, "%u", count);
-    for (uint32_t i = 0; i < rank; i++)
-        text_append(out, size, "%s%u", steps || i ? "," : "", shape[i]);
-    text_append(out, size, "]");
-}
-
 static rp_status check_field(const Replay__Field *field, const struct step_column *column, const Replay__Column *want,
                              const char *table, rp_error *err)
 {
-    if (strcmp(field->name, want->name) != 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "table '%s' wants the field '%s' where '%s' stands", table, want->name,
-                       field->name);
-    if (strcmp(dtype_name(column->dtype), want->dtype) != 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "field '%s' is %s, table '%s' wants %s", field->name,
-                       dtype_name(column->dtype), table, want->dtype);
-    uint32_t steps = field->squeeze ? 0 : 1;
-    bool same = want->n_shape == column->rank + steps;
-    if (same && steps && want->shape[0] != 0)
-        same = field->count == want->shape[0];
-    for (uint32_t i = 0; same && i < column->rank; i++)
-        same = want->shape[i + steps] == column->shape[i];
-    if (same)
-        return RP_OK;
-    char got[128], wanted[128];
-    describe_shape(got, sizeof got, steps, field->count, column->rank, column->shape);
-    bool any = want->n_shape > 0 && want->shape[0] == 0;
-    describe_shape(wanted, sizeof wanted, any, 0, (uint32_t)want->n_shape - any, want->shape + any);
-    return err_set(err, RP_INVALID_ARGUMENT, "field '%s' has shape %s, table '%s' wants %s", field->name, got, table,
-                   wanted);
+    int32_t dtype = dtype_by_name(want->dtype);
+    if (dtype < 0 || want->n_shape > RP_MAX_RANK + 1)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "table '%s' wants a field '%s' of a dtype or shape that is not known here ('%s')", table,
+                       want->name, want->dtype);
+    struct field_type is =
+        dtype_field(field->name, column->dtype, field->squeeze ? NULL : &field->count, column->rank, column->shape);
+    struct field_type wanted = dtype_field(want->name, dtype, NULL, (uint32_t)want->n_shape, want->shape);
+    return dtype_check_field(&is, field->squeeze, &wanted, table, err);
 }
 
 static rp_status check_fields(const Replay__Field *fields, const struct item_slices *item, rp_error *err)

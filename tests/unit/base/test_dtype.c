@@ -53,3 +53,21 @@ TEST(row_bytes_out_of_range)
         all[i] = UINT32_MAX;
     assert_true(dtype_row_bytes(RP_DTYPE_COMPLEX128, RP_MAX_RANK, all) == DTYPE_NO_ROW);
 }
+
+TEST(fields)
+{
+    const uint32_t column[] = {2, 3}, any = 0, four = 4;
+    const struct field_type plain = dtype_field("f", RP_DTYPE_INT8, &any, 2, column),
+                            fixed = dtype_field("f", RP_DTYPE_INT8, &four, 2, column),
+                            squeezed = dtype_field("f", RP_DTYPE_INT8, NULL, 2, column),
+                            vectors = dtype_field("f", RP_DTYPE_INT8, &any, 1, column + 1);
+    ok(dtype_check_field(&plain, false, &plain, "t", &err));
+    ok(dtype_check_field(&fixed, false, &plain, "t", &err));
+    ok(dtype_check_field(&fixed, false, &fixed, "t", &err));
+    ok(dtype_check_field(&squeezed, true, &squeezed, "t", &err));
+    must_fail(dtype_check_field(&plain, false, &fixed, "t", &err), RP_INVALID_ARGUMENT,
+              "field 'f' has shape [any,2,3], table 't' wants [4,2,3]");
+    /* Any number of steps is not any number of what is no step. */
+    must_fail(dtype_check_field(&squeezed, true, &vectors, "t", &err), RP_INVALID_ARGUMENT,
+              "field 'f' has shape [2,3], table 't' wants [any,3]");
+}

@@ -200,6 +200,33 @@ CASE(bad_slices_are_refused)
     item_layouts_fini(&layouts);
 }
 
+/* What a broker says of a signature may be longer than a field can be, or of a type of another version. */
+CASE(signatures_that_are_not_known_here_are_refused)
+{
+    uint32_t shape[1000] = {0, 3};
+    Replay__Column want = REPLAY__COLUMN__INIT, *wants[] = {&want};
+    Replay__TableSpec spec = {.name = (char *)(uintptr_t) "t", .n_signature = 1, .signature = wants};
+    rp_slice slice = {.start = -1};
+    struct item_layouts layouts;
+    start(f, 1, 100);
+    assert_true(item_layouts_init(&layouts, 1));
+    want.name = (char *)(uintptr_t) "x";
+    want.dtype = (char *)(uintptr_t) "int32";
+    want.shape = shape;
+    for (want.n_shape = 0; want.n_shape <= 1000; want.n_shape += want.n_shape < 12 ? 1 : 988) {
+        const struct item_slices item = {f, &spec, &slice, 1};
+        rp_status status = item_layouts_check(&layouts, &item, &err);
+        assert_int_equal(status, want.n_shape == 2 ? RP_OK : RP_INVALID_ARGUMENT);
+        if (status != RP_OK)
+            facts_said(err.text, want.n_shape > RP_MAX_RANK + 1 ? "not known here" : "field 'x' has shape [any,3]");
+    }
+    want.n_shape = 2;
+    want.dtype = (char *)(uintptr_t) "int3";
+    must_fail(item_layouts_check(&layouts, &(struct item_slices){f, &spec, &slice, 1}, &err), RP_INVALID_ARGUMENT,
+              "not known here ('int3')");
+    item_layouts_fini(&layouts);
+}
+
 /* Random slices: the layout must give back the same rows, for every length that it is used with. */
 CASE(item_layouts_name_the_rows_that_were_asked_for)
 {

@@ -160,8 +160,9 @@ EMBED_TEST(signatures_are_checked_by_the_broker,
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(embed_table(embed, "t")->in.size, 1);
     assert_int_equal(peer->credit->n_rejections, 5);
-    static const char *const parts[] = {"'observation' is in the place of 'obs'", "is uint8, the signature says int32",
-                                        "has shape", "has 1 fields", "no table 'nowhere'"};
+    static const char *const parts[] = {"table 't' wants the field 'obs' where 'observation' stands",
+                                        "is uint8, table 't' wants int32", "has shape", "has 1 fields",
+                                        "no table 'nowhere'"};
     for (uint32_t i = 0; i < 5; i++) {
         assert_int_equal(peer->credit->rejections[i]->key, 11 + i);
         facts_said(peer->credit->rejections[i]->text, parts[i]);
