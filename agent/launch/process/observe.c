@@ -26,6 +26,7 @@
 #define MOST_LINE 65536
 #define MOST_FILES 8192u
 #define MOST_VALUES (1u << 20)
+/* How often new files are looked for, at most: a measurement of some 100 ms has reports that come more often. */
 #define SCAN_S 1.0
 /* How long after its last report a process counts. */
 #define PERIODS 3.0
@@ -82,7 +83,7 @@ static void add_file(struct observe_files *self, const char *name)
 static void scan(struct observe_files *self, double now_s)
 {
     /* The search goes on even if the clock was set back. */
-    if (self->scanned_s > 0 && now_s >= self->scanned_s && now_s - self->scanned_s < SCAN_S)
+    if (self->scanned_s > 0 && now_s >= self->scanned_s && now_s - self->scanned_s < fmin(SCAN_S, self->every_s))
         return;
     self->scanned_s = now_s;
     DIR *folder = opendir(self->folder);

@@ -111,6 +111,16 @@ CASE(other_clocks)
     assert_near(look(f, START + 100, NULL)->learner_idle, NAN, 1e-9);
 }
 
+/* Reports that come often are found as often. */
+CASE(files_of_a_short_measurement)
+{
+    observe_files_fini(&f->files);
+    observe_files_init(&f->files, tempdir, NS_PER_S / 5);
+    look(f, START, NULL);
+    add("learner-0.jsonl", START, "\"wait_share\": 1");
+    assert_near(look(f, START + 0.25, NULL)->learner_idle, 1, 1e-9);
+}
+
 CASE(files_come_later)
 {
     look(f, START, NULL);
