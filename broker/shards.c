@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,16 +51,29 @@ rp_status shards_join(const struct shard_link *link, const char *const own[SHARD
 
 /* ---- the ports of the run before */
 
+/* True if the folder of an ipc name that libzmq has chosen is there, and ours. libzmq removes it when a broker ends in order. */
+static bool has_folder(const char *name)
+{
+    char *path = need_text(name + strlen("ipc://")), *end = strrchr(path, '/');
+    struct stat status;
+    if (end)
+        *end = '\0';
+    bool has = end && (mkdir(path, 0700) == 0 || errno == EEXIST) && lstat(path, &status) == 0 &&
+               S_ISDIR(status.st_mode) && status.st_uid == geteuid() && (status.st_mode & 022) == 0;
+    free(path);
+    return has;
+}
+
 /* Gives an address that stands for any free port the port of another one, and one that stands for any ipc name that name. */
 static void take_port(char **address, const char *from)
 {
-    if (strcspn(*address, "*") < strlen(*address) && strncmp(from, "ipc://", 6) == 0) {
+    if (strncmp(*address, "ipc://*", 7) == 0 && strncmp(from, "ipc://", 6) == 0 && has_folder(from)) {
         free(*address);
         *address = need_text(from);
         return;
     }
     const char *own = strrchr(*address, ':'), *port = strrchr(from, ':');
-    if (!own || (strcmp(own, ":0") != 0 && strcmp(own, ":*") != 0) || !port)
+    if (!own || (own[1 + strspn(own + 1, "0")] != '\0' && strcmp(own, ":*") != 0) || !port)
         return;
     int digits = (int)strspn(port + 1, "0123456789");
     if (digits == 0)

@@ -44,8 +44,8 @@ typedef int shards_serve_fn(void *ctx, struct broker_config *config, const struc
  * the shard's. */
 int shards_run(struct broker_config *config, const char *endpoints_file, bool again, shards_serve_fn *serve, void *ctx);
 
-/* Gives endpoints on any free port the ports that a broker before this one has written, so that its clients find this one. A file
- * that does not exist changes nothing. */
+/* Gives endpoints on any free port or with any ipc name those that a broker before this one has written, so that its clients find this
+ * one. A file that does not exist changes nothing. */
 void shards_bind_again(struct broker_config *config, uint32_t shard, const char *endpoints_file);
 
 /* In a shard: tells the parent its endpoints, waits until those of all are known, and gives the service endpoints. RP_CANCELLED: a

@@ -94,7 +94,6 @@ struct adder *adder_new(const struct adder_options *options, rp_error *err);
  * are in no item are dropped. Nulls *self. */
 rp_status adder_destroy(struct adder **self, int64_t timeout_ms, rp_error *err);
 
-/* A field of an adder's items, as a table's signature states it. */
 #define ADDER_MAX_FIELDS 6u
 /* Gives the fields of the items that such an adder makes, with static names; needs no client. Returns their number; 0 with err set. */
 uint32_t adder_fields(const struct adder_options *options, struct field_type out[ADDER_MAX_FIELDS], rp_error *err);

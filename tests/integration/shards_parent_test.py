@@ -42,10 +42,10 @@ class Parent(Broker):
         self.shards, self.file = shards, endpoints
         super().__init__(sockets + TABLES)
 
-    def start(self):
+    def start(self, *options):
         self.file = self.folder / self.file
         self.process = subprocess.Popen([BROKER, "-c", str(self.config), "--shards", str(self.shards), "--endpoints-file",
-                                         str(self.file)], stdout=subprocess.DEVNULL, stderr=self.log)
+                                         str(self.file), *options], stdout=subprocess.DEVNULL, stderr=self.log)
 
     def ready(self):
         eventually(self.file.exists, what="the endpoints file")
@@ -90,11 +90,15 @@ def test_names_that_were_chosen_stay():
         eventually(parent.file.exists, what="the endpoints file")
         paths = [line.split("ipc://")[1] for line in parent.file.read_text().splitlines() if line.startswith("shard.1.")]
         assert len(paths) == 3 and all(map(listens, paths))
-        parent.process.send_signal(signal.SIGSTOP)  # it would be faster otherwise
-        os.kill(next(pid for pid in children(parent.process.pid) if state_of(pid)[0] == "replay-shard-1"), signal.SIGKILL)
-        eventually(lambda: not listens(paths[0]), what="the end of the shard")
-        parent.process.send_signal(signal.SIGCONT)
-        eventually(lambda: all(map(listens, paths)), what="the shard's return to its sockets")
+        for number in (signal.SIGKILL, signal.SIGTERM):  # after the second, libzmq removes their folders
+            parent.process.send_signal(signal.SIGSTOP)  # it would be faster otherwise
+            os.kill(next(pid for pid in children(parent.process.pid) if state_of(pid)[0] == "replay-shard-1"), number)
+            eventually(lambda: not listens(paths[0]), what="the end of the shard")
+            parent.process.send_signal(signal.SIGCONT)
+            eventually(lambda: all(map(listens, paths)), what="the shard's return to its sockets")
+        assert parent.end() == 0
+        parent.start("--again")
+        eventually(lambda: all(map(listens, paths)), what="all names after a whole restart")
         assert parent.end() == 0
 
 

@@ -1102,7 +1102,7 @@ static void wait_for_work(struct conn *self, int64_t until_ns)
         ready |= socket_has(socket, ZMQ_POLLOUT);
     }
     int most = n < POLL_MOST ? MOST_MS : 1; /* parts for which there is no room try again after a short sleep */
-    poll(fds, n, ready ? 0 : until_ns == INT64_MAX ? -1 : ms_until(until_ns, most));
+    poll(fds, n, ready ? 0 : until_ns == INT64_MAX && n < POLL_MOST ? -1 : ms_until(until_ns, most));
     self->pipe_ready = fds[POLL_PIPE].revents != 0;
     self->dealer_used |= fds[POLL_DEALER].revents != 0;
     self->monitor_used |= fds[POLL_MONITOR].revents != 0;

@@ -49,8 +49,8 @@ struct shard {
     struct handoff handoff; /* first: aligned to a cache line */
     struct writer_session session;
     struct conn *conn;
-    struct trace *trace; /* of the connection */
-    struct conn_hello *hello;
+    struct trace *trace;      /* of the connection */
+    struct conn_hello *hello; /* the writer's */
     struct step_stream stream;
     struct item_layouts layouts;
     rp_slice *all; /* [columns] for rp_writer_item_last */
@@ -80,8 +80,9 @@ struct waiting_item {
 };
 
 struct rp_writer {
-    uint64_t group;      /* of the next items; 0: none */
-    struct shard *shard; /* of the current episode */
+    struct conn_hello *hello; /* all shards have the same tables, and patterns name them by index */
+    uint64_t group;           /* of the next items; 0: none */
+    struct shard *shard;      /* of the current episode */
     struct structured structured;
     bool choose; /* the next step begins an episode, and there are several shards */
     uint32_t n;
@@ -908,7 +909,6 @@ static void shard_free(struct shard *self)
     step_stream_fini(&self->stream);
     item_layouts_fini(&self->layouts);
     handoff_fini(&self->handoff);
-    conn_hello_unref(&self->hello);
     free(self->all);
     free(self->table_created);
     free(self->waiting);
@@ -920,8 +920,7 @@ static rp_status shard_init(struct shard *self, const rp_column *columns, uint32
 {
     self->trace = conn_trace(self->conn);
     self->forks = forks_count();
-    /* All shards have the same tables, also if one has not answered since they were changed: patterns name tables by index. */
-    self->hello = self->writer->n ? hello_ref(self->writer->shards[0]->hello) : conn_hello_ref(self->conn);
+    self->hello = self->writer->hello;
     self->max_items = self->window = options->max_in_flight_items;
     self->max_bytes = options->max_in_flight_bytes;
     for (uint32_t i = 0; i < self->hello->says->n_tables; i++)
@@ -1069,8 +1068,18 @@ static rp_status await_open(rp_writer *self, int64_t timeout_ms, rp_error *err)
                    why[0] ? ": " : "", why);
 }
 
+/* Of a shard that is there, if there is one: others may not have answered since their tables were changed. */
+static struct conn_hello *take_hello(rp_client *client, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (conn_is_up(client_shard(client, i)))
+            return conn_hello_ref(client_shard(client, i));
+    return conn_hello_ref(client_conn(client));
+}
+
 static void writer_free(rp_writer *self)
 {
+    conn_hello_unref(&self->hello);
     pthread_cond_destroy(&self->news.moved);
     pthread_mutex_destroy(&self->news.mutex);
     free(self->news.rejections);
@@ -1096,6 +1105,7 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);
     own.name = own.name ? own.name : client_name(client);
+    self->hello = take_hello(client, n);
     rp_status status = RP_OK;
     for (; self->n < n && status == RP_OK; self->n += status == RP_OK) {
         self->shards[self->n] = shard_new(self, client_shard(client, self->n), columns, n_columns, &own, err);
