@@ -411,16 +411,6 @@ static uint64_t count_items(struct fixture *f, const struct adder_config *config
     return n;
 }
 
-CASE(transition_counts)
-{
-    for (int64_t n = 1; n <= 5; n++)
-        for (uint32_t length = 1; length <= 8; length++) {
-            struct adder_config config = {.table = "queue", .n_step = n, .discount = 0.9, .chunk_length = 4};
-            uint64_t smaller = (uint64_t)n < length ? (uint64_t)n : length;
-            assert_int_equal(count_items(f, &config, length, 1), length + smaller - 1);
-        }
-}
-
 CASE(sequence_counts)
 {
     /* Rows are one more than steps. {length, period, end, steps, episodes, items} */

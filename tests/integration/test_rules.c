@@ -10,11 +10,6 @@
     "samples_per_insert: 1,"                                                                                           \
     " min_size: 1, min_diff: 0, max_diff: 2}}\n"
 
-static uint64_t size_of(struct embed *embed, const char *table)
-{
-    return embed_table(embed, table)->in.size;
-}
-
 /* ---- rule 1: envelopes and unasked messages ---- */
 
 EMBED_TEST(a_req_peer_never_gets_an_unasked_message, FREE_TABLE, NULL)
@@ -47,21 +42,12 @@ EMBED_TEST(a_dealer_that_asks_gets_notices, FREE_TABLE, NULL)
         testpeer_read(peer);
         assert_true(peer->notices >= 1);
         assert_int_equal(testpeer_resolved(peer, 0), 64);
+        assert_int_equal(testpeer_counter(peer, "steps", 1), 1 + delimiter);
         assert_int_equal(peer->credit->session, peer->ordinal);
         assert_int_equal(peer->credit->epoch, peer->epoch);
         for (struct testpeer_answer *answer = peer->answers; answer; answer = answer->next)
             assert_int_equal(answer->delimited, delimiter);
     }
-}
-
-EMBED_TEST(every_envelope_comes_back, FREE_TABLE, NULL)
-{
-    struct testpeer *const peers[] = {testpeer_new_type(embed, ZMQ_DEALER, false),
-                                      testpeer_new_type(embed, ZMQ_DEALER, true),
-                                      testpeer_new_type(embed, ZMQ_REQ, false)};
-    for (uint32_t i = 0; i < 3; i++)
-        for (int round = 1; round <= 3; round++)
-            assert_int_equal(testpeer_counter(peers[i], "steps", 1), (int)i * 3 + round);
 }
 
 /* REQ_RELAXED: a second request may be sent before the answer to the first; REQ_CORRELATE drops the first's answer. */
@@ -139,7 +125,7 @@ EMBED_TEST(what_is_retried_happens_once, FREE_TABLE, NULL)
     }
     assert_int_equal(testpeer_counter(peer, "steps", 0), 5);
     assert_int_equal(params_version(&embed->broker->params, "policy"), 1);
-    assert_int_equal(size_of(embed, "t"), 3);
+    assert_int_equal(embed_table(embed, "t")->in.size, 3);
     /* The same id of another client is another request. */
     assert_int_equal(testpeer_await(other, ask_counter(other, 77))->reply->counter->value, 10);
 }
@@ -198,7 +184,7 @@ EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL)
     peer->epoch = 1;
     testpeer_insert(peer, "t", 3, 1, 1);
     embed_settle(embed);
-    assert_int_equal(size_of(embed, "t"), 2);
+    assert_int_equal(embed_table(embed, "t")->in.size, 2);
     assert_int_equal(embed->broker->sessions.ingest_stale, 1);
     peer->epoch = 2;
     testpeer_resend(peer, 0); /* all of them: the first is there already */
@@ -207,7 +193,7 @@ EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL)
     assert_int_equal(peer->credit->received, 2);
     assert_int_equal(testpeer_resolved(peer, 0), 3);
     assert_int_equal(peer->credit->n_rejections, 0);
-    assert_int_equal(size_of(embed, "t"), 3);
+    assert_int_equal(embed_table(embed, "t")->in.size, 3);
 }
 
 EMBED_TEST(messages_of_unknown_sessions_are_ignored, FREE_TABLE, NULL)
@@ -217,7 +203,7 @@ EMBED_TEST(messages_of_unknown_sessions_are_ignored, FREE_TABLE, NULL)
     testpeer_insert(peer, "t", 1, 2, 1);
     testpeer_insert(other, "t", 10, 2, 1);
     embed_settle(embed);
-    assert_int_equal(size_of(embed, "t"), 2);
+    assert_int_equal(embed_table(embed, "t")->in.size, 2);
     assert_int_equal(embed->broker->sessions.ingest_stale, 1);
     assert_int_equal(testpeer_heartbeat(peer, 0, false)->status, RP_SESSION_UNKNOWN);
 }
@@ -240,7 +226,7 @@ EMBED_TEST(lost_messages_are_told_and_the_session_goes_on, FREE_TABLE, NULL)
     testpeer_insert(peer, "t", 4, 1, 1);
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(peer->credit->received, 4);
-    assert_int_equal(size_of(embed, "t"), 2);
+    assert_int_equal(embed_table(embed, "t")->in.size, 2);
     assert_int_equal(testpeer_resolved(peer, 0), 4);
 }
 
@@ -274,11 +260,11 @@ EMBED_TEST(rejections_are_per_item_and_repeated_until_confirmed, FREE_TABLE, NUL
     assert_int_equal(peer->credit->rejections[0]->key, 14);
     testpeer_heartbeat(peer, 3, false);
     assert_int_equal(peer->credit->n_rejections, 0);
-    assert_int_equal(size_of(embed, "t"), 3);
+    assert_int_equal(embed_table(embed, "t")->in.size, 3);
     testpeer_insert(peer, "t", 20, 5, 1);
     testpeer_heartbeat(peer, 3, false);
     assert_int_equal(testpeer_resolved(peer, 0), 11);
-    assert_int_equal(size_of(embed, "t"), 8);
+    assert_int_equal(embed_table(embed, "t")->in.size, 8);
 }
 
 EMBED_TEST(a_writer_that_reads_no_rejections_gets_no_credit, FREE_TABLE, NULL)
@@ -296,7 +282,7 @@ EMBED_TEST(a_writer_that_reads_no_rejections_gets_no_credit, FREE_TABLE, NULL)
     assert_true(testpeer_allowed(peer, 0) > allowed);
     testpeer_insert(other, "t", 5000, 10, 1);
     embed_settle(embed);
-    assert_int_equal(size_of(embed, "t"), 40);
+    assert_int_equal(embed_table(embed, "t")->in.size, 40);
 }
 
 /* ---- rule 7: chunks outlive doubt ---- */
@@ -306,7 +292,7 @@ EMBED_TEST(a_waiting_item_holds_its_chunks, BLOCKED_TABLE, NULL)
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "b", 1, 6, 1); /* says that none of these chunks will be needed again */
     embed_settle(embed);
-    assert_int_equal(size_of(embed, "b"), 2);
+    assert_int_equal(embed_table(embed, "b")->in.size, 2);
     assert_int_equal(embed->broker->store.chunks, 6);
     for (uint64_t key = 1; key <= 6; key++) {
         struct testpeer_answer *answer = testpeer_sampled(peer, "b", 1);
@@ -331,7 +317,7 @@ EMBED_TEST(chunks_that_were_let_go_of_are_refused, FREE_TABLE, NULL)
     testpeer_item(peer, layout, 3, 1, chunk + 7, 0, 1);
     testpeer_push(peer);
     testpeer_heartbeat(peer, 0, false);
-    assert_int_equal(size_of(embed, "t"), 1);
+    assert_int_equal(embed_table(embed, "t")->in.size, 1);
     assert_int_equal(peer->credit->n_rejections, 2);
     assert_int_equal(peer->credit->rejections[0]->status, RP_FAILED_PRECONDITION);
     assert_non_null(strstr(peer->credit->rejections[0]->text, "chunk 1 is gone"));

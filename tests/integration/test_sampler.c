@@ -200,14 +200,6 @@ static bool nothing_waits(rp_client *client)
     return asked_waits(client, NULL, NULL, 0) == 0;
 }
 
-CASE(destroy_cancels)
-{
-    rp_sampler *sampler = SAMPLER(f->client, "late", .batch_size = 8, .in_flight = 4);
-    wait_until(!nothing_waits(f->client));
-    rp_sampler_destroy(&sampler);
-    wait_until(nothing_waits(f->client));
-}
-
 /* What others insert after that is for others: nothing of the sampler is left at the broker. A sampler waits for that for a second
  * at most; where a loaded machine makes it longer, its requests leave a little later. */
 CASE(a_destroyed_sampler_takes_nothing)

@@ -1,6 +1,5 @@
 #include "proto/base/clock.h"
 
-#include "tests/support/clock_manual.h"
 #include "tests/support/test.h"
 
 TEST(system_clock_never_goes_back)
@@ -14,16 +13,4 @@ TEST(system_clock_never_goes_back)
         assert_true(now >= last);
         last = now;
     }
-}
-
-TEST(manual_clock_moves_only_when_told)
-{
-    struct clock_manual manual = {.now_ns = 5 * NS_PER_S};
-    struct clock clock = clock_manual(&manual);
-    struct clock copy = clock;
-    assert_int_equal(clock_now(&clock), 5 * NS_PER_S);
-    assert_int_equal(clock_now(&clock), 5 * NS_PER_S);
-    manual.now_ns += 3 * NS_PER_MS;
-    assert_int_equal(clock_now(&clock), 5003 * NS_PER_MS);
-    assert_int_equal(clock_now(&copy), 5003 * NS_PER_MS);
 }

@@ -148,23 +148,6 @@ TEST(stacked_batch_equals_separate_passes)
     }
 }
 
-TEST(clips_the_gradient)
-{
-    struct rng rng = rng_of(8);
-    struct learning_data data;
-    learning_data(&data, &rng, true, N, 1);
-    struct agent_result result = {0};
-    struct agent_config config = make_config();
-    config.clip_norm = 1e-3;
-    struct agent *agent = learning_agent(&config, &learning_discrete, 1);
-    agent_learn(agent, &data.batch, &result);
-    double sum = 0.0;
-    for (uint32_t k = 0; k < agent->n_params; k++)
-        sum += (double)agent->grads[k] * (double)agent->grads[k];
-    assert_near(sqrt(sum), 1e-3, 1e-6);
-    assert_true(learning_scalar(&result, "gradient_norm") > 1e-2);
-}
-
 TEST(explores_as_often_as_told)
 {
     struct agent_config config = make_config();

@@ -189,23 +189,6 @@ EMBED_TEST(a_version_in_use_outlives_the_next_put, TABLE, NULL)
     free(data);
 }
 
-EMBED_TEST(many_slots_keep_their_values, TABLE, NULL)
-{
-    struct testpeer *peer = testpeer_new(embed);
-    char name[16];
-    for (uint32_t i = 0; i < 100; i++) {
-        snprintf(name, sizeof name, "slot-%u", i);
-        put(peer, name, &i, sizeof i);
-    }
-    for (uint32_t i = 0; i < 100; i++) {
-        snprintf(name, sizeof name, "slot-%u", i);
-        const char *const names[] = {name};
-        struct testpeer_answer *answer = testpeer_await(peer, get(peer, 1, names, NULL, 0, false));
-        assert_memory_equal(zmq_msg_data(&answer->payload[0]), &i, sizeof i);
-    }
-    assert_int_equal(testpeer_info(peer)->n_slots, 100);
-}
-
 /* Nothing of a put that was refused stays, so any number of them leaves room for others. */
 EMBED_TEST(a_refused_put_leaves_no_slot, TABLE, "memory_limit: 4MiB\n")
 {

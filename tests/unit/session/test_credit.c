@@ -6,11 +6,6 @@
     "  - {name: blocked, max_size: 2, sampler: {kind: fifo}, limiter: {kind: queue}}\n"                                \
     "  - {name: open, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 
-static uint64_t size_of(struct embed *embed, const char *table)
-{
-    return embed_table(embed, table)->in.size;
-}
-
 /* What a careful client does: sends if the credit allows it, or one item if none of that table is unresolved. */
 static bool may_send(const struct testpeer *peer, uint32_t table, uint64_t items_sent, size_t bytes)
 {
@@ -45,8 +40,8 @@ TEST(one_blocked_table_does_not_stop_the_other)
             assert_int_equal(peer->credit->n_rejections, 0);
             testpeer_forget(peer);
         }
-        assert_int_equal(size_of(&embed, "open"), 600);
-        assert_int_equal(size_of(&embed, "blocked"), 2);
+        assert_int_equal(embed_table(&embed, "open")->in.size, 600);
+        assert_int_equal(embed_table(&embed, "blocked")->in.size, 2);
         assert_true(embed_table(&embed, "blocked")->n_waiting_items >= 1);
         embed_stop(&embed);
     }
@@ -65,7 +60,7 @@ EMBED_TEST(one_item_may_always_be_sent, TWO_TABLES, "memory_limit: 24MiB\n")
         assert_int_equal(testpeer_resolved(peer, 1), key);
         assert_int_equal(peer->credit->n_rejections, 0);
     }
-    assert_int_equal(size_of(embed, "open"), 5);
+    assert_int_equal(embed_table(embed, "open")->in.size, 5);
 }
 
 EMBED_TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice, TWO_TABLES, NULL)
@@ -78,7 +73,7 @@ EMBED_TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice, TWO_TAB
     testpeer_heartbeat(polite, 0, false);
     assert_int_equal(testpeer_resolved(polite, 1), 50);
     assert_int_equal(polite->credit->n_rejections, 0);
-    assert_int_equal(size_of(embed, "blocked"), 2);
+    assert_int_equal(embed_table(embed, "blocked")->in.size, 2);
     /* The learner takes what was allowed; then the rejections are due, in the order of the numbers. */
     for (uint64_t i = 0; i < allowed; i++) {
         struct testpeer_answer *answer = testpeer_sampled(polite, "blocked", 1);

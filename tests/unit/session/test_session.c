@@ -7,11 +7,6 @@
 #define QUEUE_TABLE "  - {name: q, max_size: 2, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}}\n"
 #define TIMES "session: {expiry: 10s}\n"
 
-static uint64_t size_of(struct embed *embed, const char *table)
-{
-    return embed_table(embed, table)->in.size;
-}
-
 EMBED_TEST(silence_ends_a_session_and_releases_everything, QUEUE_TABLE, TIMES)
 {
     struct testpeer *peer = testpeer_opened(embed, false);
@@ -94,7 +89,7 @@ EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES)
     testpeer_heartbeat(peer, 0, false);
     assert_true(peer->credit->gap);
     assert_int_equal(peer->credit->received, 1);
-    assert_int_equal(size_of(embed, "t"), 1);
+    assert_int_equal(embed_table(embed, "t")->in.size, 1);
     assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
     assert_true(peer->resumed && peer->epoch == 2 && !peer->credit->gap);
     assert_int_equal(peer->credit->received, 1);
@@ -103,7 +98,7 @@ EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES)
     assert_false(peer->credit->gap);
     assert_int_equal(peer->credit->received, 3);
     assert_int_equal(testpeer_resolved(peer, 0), 3);
-    assert_int_equal(size_of(embed, "t"), 3);
+    assert_int_equal(embed_table(embed, "t")->in.size, 3);
     assert_int_equal(testpeer_sampled(peer, "t", 1)->reply->sample->key[0], 1);
 }
 
@@ -126,7 +121,7 @@ EMBED_TEST(a_session_silent_past_its_expiry_is_resumed_exactly_once, QUEUE_TABLE
     for (uint64_t key = 1; key <= 6; key++)
         testpeer_insert(peer, "q", key, 1, 1);
     embed_advance(embed, 11000);
-    assert_int_equal(size_of(embed, "q"), 2);
+    assert_int_equal(embed_table(embed, "q")->in.size, 2);
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
     assert_true(peer->resumed);
     assert_int_equal(peer->epoch, 2);
@@ -168,7 +163,7 @@ EMBED_TEST(chunks_sent_again_serve_new_items, FREE_TABLE, TIMES)
     assert_int_equal(peer->credit->received, 6);
     assert_int_equal(peer->credit->n_rejections, 0);
     assert_int_equal(testpeer_resolved(peer, 0), 3);
-    assert_int_equal(size_of(embed, "t"), 3);
+    assert_int_equal(embed_table(embed, "t")->in.size, 3);
 }
 
 /* PROTOCOL 9: a message that is sent again does not count again, also after an expiry. */
@@ -320,7 +315,7 @@ EMBED_TEST(shutting_down_acknowledges_nothing_that_is_not_in_a_table, QUEUE_TABL
     assert_int_equal(peer->credit->received, 1);
     assert_int_equal(testpeer_resolved(peer, 0), 2);
     assert_int_equal(testpeer_resolved(peer, 1), 0);
-    assert_int_equal(size_of(embed, "t"), 0);
+    assert_int_equal(embed_table(embed, "t")->in.size, 0);
     assert_int_equal(testpeer_await(sampler, testpeer_sample(sampler, "t", 1, NO_TIMEOUT, 0))->status, RP_CANCELLED);
 }
 

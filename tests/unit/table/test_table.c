@@ -308,16 +308,6 @@ TEST(information_counts_and_measures, NULL, end)
     assert_int_equal(testpeer_info(peer)->n_sessions, 1);
 }
 
-/* TableInfo.episodes: how many episodes the items come from. */
-TEST(information_counts_episodes, NULL, end)
-{
-    begin("max_size: 50, limiter: {kind: none}");
-    for (peer->episode = 1; peer->episode <= 3; peer->episode++)
-        for (uint64_t i = 0; i < 4; i++)
-            insert(peer->episode * 10 + i, 1);
-    assert_int_equal(testpeer_table_info(peer, "t")->episodes, 3);
-}
-
 TEST(staleness_is_counted_in_versions, NULL, end)
 {
     begin("max_size: 50, sampler: {kind: fifo}, limiter: {kind: none}");
