@@ -74,10 +74,20 @@ def torn_tail(c, rng):
     c.restart(end)
 
 
+def was_short(c):
+    """Whether the newest checkpoint was made while the disk was short of space: then it alone can be loaded."""
+    log = (c.folder / "broker.log").read_bytes()
+    short = log.rfind(b"B0528")
+    over = [at for at in (log.find(b"B0529", short), log.find(b"== start", short)) if at >= 0]
+    return short >= 0 and (not over or log.rfind(b"B0522") < min(over))
+
+
 def damaged_checkpoint(c, rng):
     """The newest one rots while nobody looks; there is one before it, and the journal since."""
     def end():
         c.broker.kill()
+        if was_short(c):
+            return
         folder = c.broker.ground.path(c.broker.journal)
         files = sorted(folder.glob("checkpoint-*.replay"))
         sound = [path for path in files if path.name not in c.damaged]
