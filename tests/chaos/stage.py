@@ -103,7 +103,8 @@ class Power:
         return dict(os.environ, LD_PRELOAD=str(self.library), RP_POWER_LOG=str(self.log)) if self.library else None
 
     def synced(self):
-        """({(device, inode): bytes}, {name: inode}) as far as they were synced."""
+        """({(device, inode): bytes}, {(name, inode): None}) as far as they were synced. Of two threads that sync the folder, the one that
+        has looked first may be noted last: so a name that was there once stays."""
         sizes, names, listing = {}, {}, None
         for line in self.log.read_text().splitlines() if self.log.exists() else ():
             words = line.split(" ", 3)
@@ -113,9 +114,9 @@ class Power:
             elif words[0] == "D":
                 listing = {}
             elif words[0] == "N":
-                listing[words[2]] = int(words[1])
+                listing[words[2], int(words[1])] = None
             elif words[0] == "E":
-                names = listing
+                names.update(listing)
         return sizes, names
 
     def fail(self, folder, rng):
@@ -129,10 +130,10 @@ class Power:
             if size < state.st_size:
                 os.truncate(path, size)
                 lost += state.st_size - size
-            if path.name not in names and (worst or rng.random() < 0.5):
-                before = [name for name, inode in names.items() if inode == state.st_ino]
+            if (path.name, state.st_ino) not in names and (worst or rng.random() < 0.5):
+                before = [name for name, inode in names if inode == state.st_ino]
                 if before:   # its new name was not on the disk yet
-                    path.rename(folder / before[0])
+                    path.rename(folder / before[-1])
                 else:
                     path.unlink()
                     lost += size
