@@ -16,6 +16,7 @@
 #include "proto/base/error.h"
 #include "proto/base/io.h"
 #include "proto/base/need.h"
+#include "proto/base/text.h"
 #include "proto/base/utf8.h"
 
 #define ROOT(member) offsetof(struct broker_config, member)
@@ -473,8 +474,11 @@ static void report_unknown(const char *what, const char *kind, const char *(*bui
         n++;
     }
     const char *near = kind ? schema_nearest(kind, names, n) : NULL;
-    schema_problem(report, path, "no %s '%s'%s%s%s", what, kind ? kind : "", near ? " (did you mean '" : "",
-                   near ? near : "", near ? "'?)" : "");
+    char list[256] = "";
+    for (uint32_t i = 0; i < n; i++)
+        text_append(list, sizeof list, "%s%s", i ? ", " : "", names[i]);
+    schema_problem(report, path, near ? "no %s '%s' (did you mean '%s'?)" : "no %s '%s': there are %s", what,
+                   kind ? kind : "", near ? near : list);
 }
 
 /* plugins: an unknown kind may come from a plug-in. It is checked when the tables are created. */

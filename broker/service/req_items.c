@@ -45,6 +45,12 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
             err, RP_INVALID_ARGUMENT,
             "a whole batch of %u can never be filled: table '%s' has max_size %lld, and gives each item once",
             ask->count, table->name, (long long)table->config->max_size);
+    if (ask->whole && table->limiter.kind == LIMITER_RATIO && limiter_span(&table->limiter) > 0 &&
+        ask->count > limiter_span(&table->limiter))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a whole batch of %u can never be filled: the limiter of table '%s' lets at most %g samples be "
+                       "due (max_diff less min_diff). Raise its error_buffer, or ask for fewer",
+                       ask->count, table->name, limiter_span(&table->limiter));
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)

@@ -160,8 +160,9 @@ class Server(Closing):
                     return found
             status = self.process.poll() if self.process else None
             if status is not None:
-                error = InvalidArgument if status == 2 else Unavailable
-                raise error(f"the broker did not start (exit status {status}): {self.log().strip()}")
+                if status == 2:  # mistakes in the settings; nobody can look at the file that they were written to
+                    raise InvalidArgument(re.sub(r"^\S*/broker\.json:\d+:\d+: |^replay-broker: \d+ mistake.*", "", self.log(), flags=re.M).strip())
+                raise Unavailable(f"the broker did not start (exit status {status}): {self.log().strip()}")
             if time.monotonic() > deadline:
                 raise Unavailable(f"the broker has not started within {timeout:g} s: {self.log().strip()}")
             time.sleep(0.002)

@@ -132,6 +132,17 @@ TEST(a_whole_batch_takes_all_or_nothing, NULL, end)
     assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
 }
 
+TEST(a_whole_batch_that_the_limiter_never_allows_is_refused, NULL, end)
+{
+    begin(
+        "max_size: 100, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 5, error_buffer: 10}");
+    uint64_t id = testpeer_sample(peer, "t", 21, NO_TIMEOUT, WHOLE);
+    testpeer_refused(testpeer_await(peer, id), RP_INVALID_ARGUMENT, "at most 20 samples");
+    id = testpeer_waits(peer, testpeer_sample(peer, "t", 20, NO_TIMEOUT, WHOLE));
+    testpeer_insert(peer, "t", 1, 10, 1);
+    assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 20);
+}
+
 /* The first two items leave with their third pick, and there are fewer than min_size then. */
 TEST(a_whole_batch_goes_on_below_min_size, NULL, end)
 {
@@ -379,9 +390,7 @@ TEST(a_distinct_batch_that_is_held_up_stays_distinct, NULL, end)
     embed_advance(&embed, 5);
     testpeer_insert(writer, "t", 12, 30, 1);
     embed_advance(&embed, 5);
-    const Replay__SampleReply *reply = testpeer_await(peer, id)->reply->sample;
-    assert_int_equal(reply->n_key, 20);
-    for (size_t i = 0; i < reply->n_key; i++)
-        for (size_t j = 0; j < i; j++)
-            assert_int_not_equal(reply->key[i], reply->key[j]);
+    const struct testpeer_answer *answer = testpeer_await(peer, id);
+    assert_int_equal(answer->reply->sample->n_key, 20);
+    assert_distinct(answer);
 }
