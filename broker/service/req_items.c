@@ -45,12 +45,6 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
             err, RP_INVALID_ARGUMENT,
             "a whole batch of %u can never be filled: table '%s' has max_size %lld, and gives each item once",
             ask->count, table->name, (long long)table->config->max_size);
-    if (ask->whole && table->limiter.kind == LIMITER_RATIO && limiter_span(&table->limiter) > 0 &&
-        ask->count > limiter_span(&table->limiter))
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "a whole batch of %u can never be filled: the limiter of table '%s' lets at most %g samples be "
-                       "due (max_diff less min_diff). Raise its error_buffer, or ask for fewer",
-                       ask->count, table->name, limiter_span(&table->limiter));
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)
@@ -91,6 +85,22 @@ static rp_status waiter_begin(struct service *service, const struct request *req
     return RP_OK;
 }
 
+/* Refuses a whole batch that the limiter never allows. One that was picked before its bounds were changed is not asked about. */
+static bool refuse_never(struct waiter *waiter)
+{
+    const struct limiter *limiter = &waiter->table->limiter;
+    double span = limiter->kind == LIMITER_RATIO ? limiter_span(limiter) : 0.0;
+    char text[300];
+    if (!waiter->whole || span <= 0.0 || waiter->want <= span)
+        return false;
+    snprintf(text, sizeof text,
+             "a whole batch of %u can never be filled: the limiter of table '%.64s' lets at most %g samples be due "
+             "(max_diff less min_diff). Raise its error_buffer, or ask for fewer",
+             waiter->want, waiter->table->name, span);
+    sample_refuse(waiter, RP_INVALID_ARGUMENT, text);
+    return true;
+}
+
 /* The first turn of a sample: takes what is there, or what was picked for it before. A paid sample is answered with that: nobody
  * waits for it, and it waits for nobody. True: it was answered. */
 static bool begin_sample(struct waiter *waiter, bool *progress)
@@ -99,6 +109,8 @@ static bool begin_sample(struct waiter *waiter, bool *progress)
     (void)progress; /* nobody waits for it yet */
     waiter->serve = sample_serve;
     enum kept_found found = kept_samples_load(waiter);
+    if (found == KEPT_NOTHING && refuse_never(waiter))
+        return true;
     if (waiter->lease_ms && !waiter->lease)
         lease_new(&waiter->samples->leases, waiter, waiter->lease_ms);
     if (found == KEPT_NO_MEMORY) {

@@ -141,6 +141,10 @@ TEST(a_whole_batch_that_the_limiter_never_allows_is_refused, NULL, end)
     id = testpeer_waits(peer, testpeer_sample(peer, "t", 20, NO_TIMEOUT, WHOLE));
     testpeer_insert(peer, "t", 1, 10, 1);
     assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 20);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", ERROR_BUFFER, error_buffer, 5), RP_OK);
+    testpeer_forget(peer); /* a retry of what was picked gets it all the same */
+    testpeer_sample_as(peer, id, "t", 20, 0, WHOLE);
+    assert_int_equal(testpeer_await(peer, id)->reply->sample->n_key, 20);
 }
 
 /* The first two items leave with their third pick, and there are fewer than min_size then. */
