@@ -149,13 +149,18 @@ static const struct schema_row rows[] = {
 #define LIMIT(member) offsetof(struct limiter_config, member)
 
 static const struct schema_row limiter_rows[] = {
-    {"samples_per_insert", SCHEMA_REAL, LIMIT(samples_per_insert), "1", -1e18, 1e18, NULL, 0, NULL},
+    {"batch", SCHEMA_REAL, LIMIT(batch), "0", -1e18, 1e18, NULL, 0, NULL},
     {"min_size", SCHEMA_REAL, LIMIT(min_size), "1", -1e18, 1e18, NULL, 0, NULL},
+    {"samples_per_insert", SCHEMA_REAL, LIMIT(samples_per_insert), "1", -1e18, 1e18, NULL, 0, NULL},
     {"error_buffer", SCHEMA_REAL, LIMIT(error_buffer), "-1", -1, 1e18, NULL, 0, NULL},
     {"min_diff", SCHEMA_REAL, LIMIT(min_diff), "-1e18", -1e18, 1e18, NULL, 0, NULL},
     {"max_diff", SCHEMA_REAL, LIMIT(max_diff), "1e18", -1e18, 1e18, NULL, 0, NULL},
-    {"batch", SCHEMA_REAL, LIMIT(batch), "0", -1e18, 1e18, NULL, 0, NULL},
 };
+/* The rows that a kind has. */
+static const struct {
+    uint32_t first;
+    uint32_t end;
+} limiter_has[LIMITER_KINDS] = {[LIMITER_MIN_SIZE] = {1, 2}, [LIMITER_RATIO] = {1, 6}, [LIMITER_LAG] = {0, 2}};
 static const struct schema_alias limiter_aliases[] = {
     {"spi", "samples_per_insert"}, {"min_size_to_sample", "min_size"}, {NULL, NULL}};
 static const struct schema limiter_schema = {
@@ -1100,6 +1105,27 @@ static const char *limiter_name(uint32_t kind)
     return kind < LIMITER_KINDS ? limiter_kind_name((enum limiter_kind)kind) : NULL;
 }
 
+static bool limiter_row(uint32_t kind, const char *name)
+{
+    uint32_t i = limiter_has[kind].first;
+    while (i < limiter_has[kind].end && strcmp(limiter_rows[i].path, name) != 0)
+        i++;
+    return i < limiter_has[kind].end;
+}
+
+/* An option that the kind does not have would otherwise do nothing. */
+static void check_limiter_has(enum limiter_kind kind, const char *name, const char *path, struct schema_report *report)
+{
+    char at[80];
+    uint32_t other = LIMITER_NONE;
+    while (other < LIMITER_KINDS && !limiter_row(other, name))
+        other++;
+    snprintf(at, sizeof at, "%s.%s", path, name);
+    if (other < LIMITER_KINDS && !limiter_row(kind, name))
+        schema_problem(report, at, "belongs to limiter %s, and this one is %s: write kind: %s, or leave %s out",
+                       limiter_name(other), limiter_name(kind), limiter_name(other), name);
+}
+
 static void read_limiter(struct table_config *table, uint32_t index, struct schema_report *report)
 {
     char path[48];
@@ -1111,6 +1137,9 @@ static void read_limiter(struct table_config *table, uint32_t index, struct sche
         report_unknown("limiter", table->limiter_options.kind, limiter_name, path, report);
     schema_read_options(&limiter_schema, &table->limiter_options.options, path, &table->limiter, report);
     table->limiter.kind = limiter_name(kind) ? (enum limiter_kind)kind : LIMITER_MIN_SIZE;
+    for (uint32_t i = 0; limiter_name(kind) && i < table->limiter_options.options.count; i++)
+        check_limiter_has(table->limiter.kind, ((const rp_option *)table->limiter_options.options.data)[i].name, path,
+                          report);
 }
 
 void config_derive(struct broker_config *config, struct schema_report *report)

@@ -157,10 +157,10 @@ static void refused(const char *text, const char *const *overrides, const char *
 
 TEST(unbounded_refused)
 {
-    refused(dqn, SET("broker.tables[0].limiter.kind=min_size"),
+    refused(dqn, SET("broker.tables[0].limiter=min_size"),
             "a run in one process learns for as long as the limiter of table 'replay' lets it, and a min_size limiter "
             "always does: use sample_to_insert_ratio or queue");
-    refused(dqn, SET("broker.tables[0].limiter.kind=none"),
+    refused(dqn, SET("broker.tables[0].limiter=none"),
             "a run in one process learns for as long as the limiter of table 'replay' lets it, and a none limiter "
             "always does: use sample_to_insert_ratio or queue");
 }

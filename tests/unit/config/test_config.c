@@ -73,15 +73,15 @@ TEST(keys_are_checked_against_each_other)
                                "  - name: a\n"                                                     /* 7 */
                                "    limiter: {kind: min_size, min_size: 5000000}\n"                /* 8 */
                                "  - name: c\n"                                                     /* 9 */
-                               "    limiter: {kind: none}\n"                                       /* 10 */
+                               "    limiter: {kind: none, batch: 2}\n"                             /* 10 */
                                "    signature: {x: float23, y: [int8, 2, 0]}\n"                    /* 11 */
                                "    remover: {kind: prioritized, exponnt: 1}\n"                    /* 12 */
                                "  - name: d\n"                                                     /* 13 */
                                "    limiter: {kind: sample_to_insert_ratio, error_buffer: 0.5}\n"; /* 14 */
     HAS(embed_problems(yaml), "test.yaml:1:", "at most memory_limit", "checkpoint.keep: a journal starts",
         "test.yaml:6:", "(did you mean 'prioritized'?)", "test.yaml:7:", "'a' is taken by tables[0]",
-        "test.yaml:8:", "can never be reached", "test.yaml:11:", "float23", "must be positive",
-        "test.yaml:12:", "exponnt", "test.yaml:14:", "error_buffer 0.5 is too small");
+        "test.yaml:8:", "can never be reached", "test.yaml:10:", "kind: lag", "test.yaml:11:", "float23",
+        "must be positive", "test.yaml:12:", "exponnt", "test.yaml:14:", "error_buffer 0.5 is too small");
 }
 
 TEST(a_table_of_dead_items_is_another_one)
