@@ -429,7 +429,11 @@ static bool side_limits(const struct why_facts *facts, struct why *out, bool act
     bool ratio = table && strcmp(limiter_of(table)->kind, "sample_to_insert_ratio") == 0;
     double spi = ratio ? limiter_of(table)->samples_per_insert : 0; /* the others tell 1 */
     const char *more = actors ? "learner" : "actor";
-    if (busy && spi > 0)
+    const Replay__Wait *same = longest(facts, actors ? "sample" : "insert", wait->table, 0);
+    if (table && !(limiter_of(table)->batch > 0) && waits_long(others_idle, same)) /* lag: both wait for a version */
+        advise(out, "Inserts and samples of this table wait for each other: ask for smaller batches, lower "
+                    "limiter.min_size, or move the limiter's bounds apart (a larger error_buffer; queue: max_size).");
+    else if (busy && spi > 0)
         advise(out, "All processors are busy: more of them, or %s samples per insert than %.4g, would change that.",
                actors ? "fewer" : "more", spi);
     else if (spi > 0)

@@ -94,6 +94,16 @@ def test_actors_wait_for_samples():
         broker.await_cause("learners", "actors")
 
 
+def test_both_wait_at_one_table():
+    """One sample that is not a whole batch leaves the cursor where neither an insert nor a whole batch fits."""
+    with Place() as place, Watched(place, [replaybus.Table("t", limiter=RATIO)]) as broker:
+        broker.later(lambda: insert(broker.client, "t", 100))
+        next(iter(broker.client.sampler("t", batch_size=1, max_samples=1, timeout=PATIENCE)))
+        broker.later(lambda: next(iter(broker.client.sampler("t", batch_size=16, whole=True, timeout=PATIENCE))))
+        broker.await_cause("learners", "actors")
+        eventually(lambda: "error_buffer" in broker.verdict()["advice"], PATIENCE, "what to change")
+
+
 def test_the_table_fills():
     """Samples wait for min_size; when nobody inserts any more, that does not get better by itself."""
     with Place() as place, Watched(place, [replaybus.Table("t", limiter={"kind": "min_size", "min_size": 100})]) as broker:
