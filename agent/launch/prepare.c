@@ -86,28 +86,29 @@ static void check_program(const struct schema_list *command, const char *here, c
                        program);
 }
 
-/* The last line that the child printed is the sentence; the traceback stands before it. */
+/* The last line that the child printed is the sentence; the traceback stands before it, unless a module is missing. */
 static void tell_failure(const struct env_config *env, char *text, rp_error *err)
 {
     size_t length = strlen(text);
     while (length > 0 && strchr("\n ", text[length - 1]))
         text[--length] = '\0';
-    if (strstr(text, "No module named") && (strstr(text, "replaybus") || strstr(text, "numpy"))) {
-        const char *missing = strstr(text, "replaybus") ? "replaybus" : "numpy";
-        err_set(err, RP_FAILED_PRECONDITION,
-                "'%s' has no package %s, which actors in Python need: install it (pip install ./agent/python, or "
-                "the wheel that ./dev python makes), or name another Python in environment.interpreter",
-                env->interpreter, missing);
-        return;
-    }
     char *last = strrchr(text, '\n');
-    if (last) {
-        *last = '\0';
-        fprintf(stderr, "%s\n", text);
+    const char *reason = last ? last + 1 : text;
+    if (strstr(reason, "No module named 'replaybus'")) {
+        err_set(
+            err, RP_FAILED_PRECONDITION,
+            "'%s' has no package replaybus, which actors in Python need: install it (pip install ./agent/python, or "
+            "the wheel that ./dev python makes), or name another Python in environment.interpreter",
+            env->interpreter);
+    } else if (strstr(reason, "ModuleNotFoundError")) {
+        err_set(err, RP_FAILED_PRECONDITION,
+                "%s. Install it for '%s', or name another Python in environment.interpreter", reason, env->interpreter);
+    } else {
+        if (last)
+            fprintf(stderr, "%.*s\n", (int)(last - text), text);
+        err_set(err, RP_FAILED_PRECONDITION, "%s",
+                *reason ? reason : "the environment could not be described, and Python printed nothing");
     }
-    last = last ? last + 1 : text;
-    err_set(err, RP_FAILED_PRECONDITION, "%s",
-            *last ? last : "the environment could not be described, and Python printed nothing");
 }
 
 /* Turns each line "key: value" into an override. */

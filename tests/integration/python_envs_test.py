@@ -163,10 +163,13 @@ def test_mistakes_are_found_before_anything_starts():
     with PythonPlace() as place:
         lonely = place.write("lonely", '#!/bin/sh\nexec /usr/bin/python3 -I "$@"\n')  # without PYTHONPATH
         cases.append((["environment.interpreter=" + lonely], "has no package replaybus"))
+        place.write("needy.py", "import numpy.not_there\n")
+        cases.append((["environment.options={}", "environment.name=python:needy:make"], "environment.interpreter"))
         for overrides, words in cases:
             _, err = place.call("check", "run.yaml", *sets(*overrides), status=2)
             check(words in err, overrides, "gave", err)
             check("run.yaml:" in err or "--set" in err or "environment" in err, "no place in", err)
+            check("Traceback" not in err or "environment.interpreter" not in err, "a traceback before what to do:", err)
 
 
 def test_other_programs_say_what_to_do():
