@@ -221,11 +221,18 @@ rp_status prepare_config(struct prepared *self, const struct launch *launch, con
             slurm_check(&self->config, report);
     }
     uint32_t n = schema_report_count(report);
+    const char *hint = schema_is_written(report, "tables")
+                           ? ". This is the file of a broker by itself, for replay-broker -c FILE --check; in the file "
+                             "of a run its keys are in the section broker"
+                       : schema_is_written(report, "") && !schema_is_written(report, "broker")
+                           ? ". A run needs at least a table in its section broker: begin with a copy of "
+                             "configs/cartpole-dqn.yaml"
+                           : "";
     fputs(schema_report_text(report), stderr);
     schema_report_destroy(&report);
     return n == 0 ? RP_OK
-                  : err_set(err, RP_INVALID_ARGUMENT, "%u mistake%s in the configuration; nothing was started", n,
-                            n == 1 ? "" : "s");
+                  : err_set(err, RP_INVALID_ARGUMENT, "%u mistake%s in the configuration; nothing was started%s", n,
+                            n == 1 ? "" : "s", hint);
 }
 
 bool prepare_is_auto(const struct prepared *self)

@@ -51,16 +51,10 @@ static bool try_config(const struct schema_source *source, struct broker_config 
 }
 
 /* The file of a whole run has the broker's keys in a section. */
-static void hint_section(const struct settings *self)
+static void hint_section(const struct settings *self, const struct schema_report *report)
 {
-    struct schema_source source = source_of(self);
-    struct broker_config config = {0};
-    source.section = "broker";
-    source.overrides = NULL;
-    if (self->config && !self->section && try_config(&source, &config)) {
+    if (self->config && !self->section && schema_is_written(report, "broker") && !schema_is_written(report, "tables"))
         fprintf(stderr, "replay-broker: %s is the file of a whole run: add --section broker\n", self->config);
-        schema_free(&broker_schema, &config);
-    }
     for (uint32_t i = 0; i < self->overrides.count && !self->section; i++)
         if (strncmp(self->overrides.list[i], "broker.", 7) == 0)
             fprintf(stderr, "replay-broker: without --section a key has no 'broker.' before it: --set %s\n",
@@ -101,7 +95,7 @@ static bool settings_read(const struct settings *self, struct broker_config *con
         fputs(schema_report_text(report), stderr);
         fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",
                 schema_report_count(report), schema_report_count(report) == 1 ? "" : "s");
-        hint_section(self);
+        hint_section(self, report);
     }
     schema_report_destroy(&report);
     return ok;

@@ -210,7 +210,10 @@ def test_mistakes():
         contains(said, "stepps")
         _, said = place.call("check", str(place.config), *sets("actors.command=[a, '{sevice}']"), status=2)
         contains(said, "no placeholder {sevice}")
-        place.call("check", "nothing.yaml", status=2)
+        contains(place.call("check", "nothing.yaml", status=2)[1], "1 mistake in the configuration; nothing was started\n")
+        for text, hint in (("", "section broker"), ("tables: [{nam: t}]\nport: 5\n", "replay-broker -c")):
+            wrong.write_text(text)
+            contains(place.call("check", str(wrong), status=2)[1], "broker.tables: is required", hint)
         contains(place.call("stat", status=2)[1], "did you mean 'status'")
         contains(place.call("chekc", str(place.config), status=2)[1], "'chekc'", "did you mean 'check'")
         contains(place.call("wonder", str(place.config), status=2)[1], "no verb 'wonder'")

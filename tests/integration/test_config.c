@@ -105,7 +105,7 @@ TEST(shards_are_a_number_and_replace_no_list)
     const char *config = textf("--config=%s", list);
     assert_int_equal(run(config, "--check", NULL), 0);
     expect(2, "--shards 4", config, "--shards=4", "--check");
-    const char *whole = write_file("run.yaml", "seed: 3\nbroker: {tables: [{name: a}]}\n");
+    const char *whole = write_file("run.yaml", "seed: 3\nbroker: {tables: [{nam: a}]}\n");
     expect(2, "--section broker", "-c", whole, "--check");
 }
 
