@@ -275,7 +275,7 @@ static void run_do_ask(void *ctx, const struct http_request *request, struct htt
     if (!order[0])
         err_set(&err, RP_INVALID_ARGUMENT, "the request has no order");
     else if (!self->folder[0] || !run_folder_locked(self->folder))
-        err_set(&err, RP_FAILED_PRECONDITION, "no launcher works on this run");
+        err_set(&err, RP_FAILED_PRECONDITION, "this run has ended already");
     else
         answer = run_request_ask(self->folder, order, ASK_S, &err);
     if (answer && strncmp(answer, RUN_REQUEST_OK, strlen(RUN_REQUEST_OK)) == 0)

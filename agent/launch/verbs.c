@@ -213,7 +213,7 @@ rp_status launch_stop(struct launch *launch, rp_error *err)
     if (watch_stop(folder, launch->force, &status, err))
         return status;
     if (!run_folder_locked(folder)) {
-        printf("%s: no launcher works on it\n", folder);
+        printf("%s: it has ended already; there is nothing to stop\n", folder);
         return RP_OK;
     }
     RP_TRY(run_folder_stop(folder, "replay-launch stop", &pid, err));

@@ -361,6 +361,6 @@ bool watch_stop(const char *folder, bool force, rp_status *status, rp_error *err
     if (*status == RP_OK && works)
         *status = stop_job(folder, &job, force, err);
     if (*status == RP_OK)
-        printf("%s: %s\n", folder, works ? "stopped" : "no job works on it");
+        printf("%s: %s\n", folder, works ? "stopped" : "it has ended already; there is nothing to stop");
     return true;
 }

@@ -257,7 +257,7 @@ def test_from_another_process():
         objects = [json.loads(line) for line in followed.ends().splitlines()]
         equal((objects[0]["phase"], objects[-1]["phase"]), ("running", "stopped"), "what --follow has seen")
         contains(tail.ends(), "A0401 a run begins", "ended process=broker")
-        contains(place.call("stop")[0], "no launcher works on it")
+        contains(place.call("stop")[0], "has ended already")
         contains(place.call("status")[0], "small  stopped")
         equal(run.read("report.json")["phase"], "stopped", "exit")
 

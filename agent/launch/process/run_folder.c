@@ -391,7 +391,7 @@ rp_status run_folder_stop(const char *folder, const char *who, int32_t *pid, rp_
         return err_set(err, RP_FAILED_PRECONDITION, "the run works on %s: stop it there (ssh %s replay-launch stop %s)",
                        state.node, state.node, folder);
     if (!run_folder_locked(folder))
-        return err_set(err, RP_FAILED_PRECONDITION, "no launcher works on '%s'", folder);
+        return err_set(err, RP_FAILED_PRECONDITION, "the run in '%s' has ended already", folder);
     stop_note_leave(folder, who);
     if (state.pid > 0 && kill(state.pid, SIGTERM) == 0)
         return RP_OK;
