@@ -157,7 +157,7 @@ static void judge(struct run *self, struct member *member, int status, bool expe
     char tail[SUPERVISOR_TAIL], how[96];
     const struct supervisor_limits limits = limits_of(self);
     int64_t ran_ns = member->ended_ns - member->process.started_ns;
-    bool again;
+    bool again, killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     process_tail(&member->process, tail, sizeof tail, TAIL_LINES);
     process_describe(status, how, sizeof how);
     const struct supervisor_end end = {status, expected, tail, now_ns, ran_ns};
@@ -167,8 +167,12 @@ static void judge(struct run *self, struct member *member, int status, bool expe
         break;
     case SUPERVISOR_RESTART:
         again = member->supervised.in_a_row > 1 && as_before(member, tail);
-        run_say(self, LEVEL_WARN, "A0403", "%s ended after %.1f s with %s; it starts again in %.1f s.%s%s",
-                member->name, (double)ran_ns * 1e-9, how, (double)(member->supervised.restart_ns - now_ns) * 1e-9,
+        run_say(self, LEVEL_WARN, "A0403", "%s ended after %.1f s%s%s%s; it starts again in %.1f s.%s%s", member->name,
+                (double)ran_ns * 1e-9, WIFEXITED(status) ? " with " : ", ", how,
+                !killed                  ? ""
+                : member->process.killed ? " by replay-launch"
+                                         : " by a user, or by the kernel because memory ran out (dmesg says so)",
+                (double)(member->supervised.restart_ns - now_ns) * 1e-9,
                 again     ? " It failed as before."
                 : tail[0] ? " Its last lines:\n"
                           : "",

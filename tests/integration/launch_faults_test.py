@@ -28,10 +28,10 @@ def test_each_may_die():
         text = run.ends()
         for process in ("actor-0", "evaluator-0", "learner-0"):
             contains(text, process + " ended after ")
-        contains(text, "with killed by signal 9 (Killed); it starts again in 0.1 s", "small done after", "6,000 steps")
+        contains(text, "killed by SIGKILL (Killed) by a user, or by the kernel", "; it starts again in 0.1 s", "small done after", "6,000 steps")
         report = run.read("report.json")
         equal((report["restarts"], report["steps"], report["phase"]), (3, 6000, "done"), "report")
-        check(len([e for e in report["events"] if "killed by signal 9" in e["event"]]) > 0, report["events"])
+        check(len([e for e in report["events"] if "killed by SIGKILL" in e["event"]]) > 0, report["events"])
         # The learner has gone on from what it saved.
         check(report["learner_steps"] > 1000, report["learner_steps"], "learner steps")
 
@@ -141,7 +141,7 @@ def test_hang():
         os.kill(stopped, signal.SIGSTOP)
         run.await_text("actor-1 hangs: it used no processor time for 5 s and is stopped; it is killed (launch.hang)")
         check(run.await_start("actor-1", 2) != stopped, "the same process")
-        contains(run.text(), "actor-1 ended after ", "killed by signal 9")
+        contains(run.text(), "actor-1 ended after ", "killed by SIGKILL (Killed) by replay-launch")
         equal((run.starts("actor-0"), run.starts("learner-0"), run.starts("broker")), (1, 1, 1), "starts of the others")
         run.stop()
 

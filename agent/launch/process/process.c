@@ -165,12 +165,14 @@ void process_kill(struct process *self)
 
 const char *process_describe(int status, char *out, size_t size)
 {
+    const char *name = WIFSIGNALED(status) ? sigabbrev_np(WTERMSIG(status)) : NULL; /* some have none */
     if (status == PROCESS_LOST)
         snprintf(out, size, "its host is lost");
     else if (WIFEXITED(status))
         snprintf(out, size, "exit status %d", WEXITSTATUS(status));
     else if (WIFSIGNALED(status))
-        snprintf(out, size, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        snprintf(out, size, "killed by %s%s (%s)", name ? "SIG" : "a signal", name ? name : "",
+                 strsignal(WTERMSIG(status)));
     else
         snprintf(out, size, "no start");
     return out;

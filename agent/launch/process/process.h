@@ -82,7 +82,7 @@ const char *process_tail(const struct process *self, char *out, size_t size, uin
 /* Empties the log if it has more than `most` bytes. Returns true if it had. */
 bool process_cut_log(struct process *self, int64_t most);
 
-/* "exit status 1", "killed by signal 11 (Segmentation fault)". Gives out. */
+/* "exit status 1", "killed by SIGSEGV (Segmentation fault)". Gives out. */
 const char *process_describe(int status, char *out, size_t size);
 
 /* Raises the limit of open files as far as this user may: each process and each host takes some. */

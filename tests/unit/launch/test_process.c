@@ -67,8 +67,8 @@ TEST(ends, tempdir_enter, tempdir_leave)
         {"exit 3", "exit status 3"},
         {"exit 254", "exit status 254"},
         {"exit 255", "exit status 255"},
-        {"ulimit -c 0; kill -ABRT $$", "killed by signal 6 (Aborted)"},
-        {"ulimit -c 0; kill -SEGV $$", "killed by signal 11 (Segmentation fault)"},
+        {"ulimit -c 0; kill -ABRT $$", "killed by SIGABRT (Aborted)"},
+        {"ulimit -c 0; kill -SEGV $$", "killed by SIGSEGV (Segmentation fault)"},
     };
     char text[128];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -74,7 +74,7 @@ TEST(not_started)
     assert_int_equal(supervisor_ended(&self, &few, &(struct supervisor_end){SIGABRT, false, NULL, 1, 3 * NS_PER_S}),
                      SUPERVISOR_GIVE_UP);
     assert_string_equal(supervisor_explain(&self, "broker", text, sizeof text),
-                        "broker failed, killed by signal 6 (Aborted) after 3.0 s; it printed nothing");
+                        "broker failed, killed by SIGABRT (Aborted) after 3.0 s; it printed nothing");
     self = (struct supervised){0};
     assert_int_equal(supervisor_ended(&self, &few, &(struct supervisor_end){0, false, "", 1, 0}), SUPERVISOR_GIVE_UP);
     assert_string_equal(supervisor_explain(&self, "broker", text, sizeof text),
