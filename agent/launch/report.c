@@ -236,7 +236,7 @@ static void put_return(struct text *out, const struct report *self)
     else if (isfinite(last->value))
         text_add(out, "last evaluation %s", format_measured(a, last->value));
     else if (isfinite(last->actor_value))
-        text_add(out, "last return of the actors, who explore: %s", format_measured(a, last->actor_value));
+        text_add(out, "last return of the actors: %s", format_measured(a, last->actor_value));
     else
         return;
     if (self->best && !(final && self->final_value >= self->best->value))

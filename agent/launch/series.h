@@ -42,7 +42,7 @@ enum history_column {
     HISTORY_STEPS,
     HISTORY_LEARNER_STEPS,
     HISTORY_VALUE,
-    HISTORY_ACTOR_VALUE, /* mean return of the actors, which explore */
+    HISTORY_ACTOR_VALUE, /* mean return of the actors' newest episodes */
     HISTORY_INSERTS,     /* from here on, without a number once the run stops */
     HISTORY_SAMPLES,
     HISTORY_SPI,

@@ -446,7 +446,7 @@ static void add_return(struct frame *self)
         line_try(line, s->value >= s->stop_value ? TINT_GOOD : TINT_DIM, "   target %s",
                  format_measured(target, s->stop_value));
     if (isfinite(s->actor_value))
-        line_try(line, TINT_DIM, "   exploring %s", format_measured(actors, s->actor_value));
+        line_try(line, TINT_DIM, "   actors %s", format_measured(actors, s->actor_value));
     line = s->n_values && s->values ? canvas_row(&self->canvas, RANK_CURVE, "") : NULL;
     if (!line)
         return;

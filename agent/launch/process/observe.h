@@ -34,7 +34,7 @@ struct observation {
     uint64_t value_learner_steps;    /* learner steps of that evaluation */
     double value_seconds;            /* duration of that evaluation; NAN: not known */
     uint64_t values;                 /* evaluations so far */
-    double actor_value;              /* mean return of the actors' newest episodes, with exploration; NAN: none */
+    double actor_value;              /* mean return of the actors' newest episodes; NAN: none */
 };
 
 struct observer;

@@ -258,7 +258,7 @@ static const struct status_family of_run[] = {
     {"learner_idle_ratio", "Share of their time for which learners wait.", false, COUNT(learner_idle)},
     {"return", "Mean return of the newest evaluation.", false, COUNT(value)},
     {"best_return", "Mean return of the best evaluation.", false, COUNT(best)},
-    {"exploring_return", "Mean return of the actors, which explore.", false, COUNT(actor_value)},
+    {"exploring_return", "Mean return of the actors' newest episodes.", false, COUNT(actor_value)},
     {"table_items", "Items in the table.", false, COUNT(size)},
     {"table_capacity_items", "Items that the table may hold.", false, COUNT(max_size)},
     {"limiter_cursor", "Cursor of the table's limiter.", false, COUNT(cursor)},

@@ -80,7 +80,7 @@ struct status {
     double cursor, cursor_low, cursor_high; /* of its limiter, and the bounds; NAN: not known, or no bound */
     /* ---- returns */
     double value, best;                 /* newest and best evaluation; NAN: none yet */
-    double actor_value;                 /* mean return of the actors, which explore; NAN: none */
+    double actor_value;                 /* mean return of the actors' newest episodes; NAN: none */
     const double *value_steps, *values; /* all evaluations so far, borrowed */
     uint32_t n_values;
     /* ---- processes */

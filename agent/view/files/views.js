@@ -164,7 +164,7 @@ export function learning(store, page) {
   if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows no returns: the page of a run shows them (replay-launch open).");
   return h("div", {}, chartOptions(page), h("div", {class: "cards"}, learningCharts(run, page.curves, page),
     card("Evaluations", facts([["newest", number(run.value)], ["best", number(run.best)], ["target", known(run.stop_value) ? number(run.stop_value) : "none"],
-      ["evaluations", exact(run.n_values)], ["return of the actors, with exploration", number(run.actor_value)]])),
+      ["evaluations", exact(run.n_values)], ["return of the actors", number(run.actor_value)]])),
     store.over ? null : planCard(run)));
 }
 
