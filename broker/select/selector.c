@@ -20,8 +20,11 @@ static rp_status selector_check_plain(const char *name, const rp_option *options
                                       rp_error *err)
 {
     if (n_options > 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "selector %s has no option '%s': it takes none", name,
-                       options[0].name);
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "selector %s has no option '%s': it takes none; only kind: prioritized has one, exponent. Without a "
+            "kind, a sampler is uniform and a remover fifo",
+            name, options[0].name);
     if (capacity == 0)
         return err_set(err, RP_INVALID_ARGUMENT, "selector %s: a capacity of 0 can hold no item", name);
     return RP_OK;
