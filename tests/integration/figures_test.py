@@ -34,8 +34,7 @@ def check_metrics(place, status):
                          ("elapsed_seconds", "elapsed_s"), ("return", "value"), ("best_return", "best"), ("actors_wanted",) * 2,
                          ("table_items", "size"), ("inserts_per_second", "inserts_rate"), ("memory_bytes", "memory")):
         equal(metrics.get("replay_run_" + name, **run), status[member], name)
-    phases = metrics.families["replay_run_phase"].samples
-    equal([dict(labels)["phase"] for (_, labels), value in phases.items() if value], ["done"], "phase")
+    equal([one.labels["phase"] for one in metrics.families["replay_run_phase"].samples if one.value], ["done"], "phase")
     for process in status["processes"]:
         equal(metrics.get("replay_run_process_restarts_total", process=process["name"], **run), process["restarts"], process)
     equal(sum(process["name"] == "actor-1" for process in status["processes"]), 1, "processes")

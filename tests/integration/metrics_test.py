@@ -211,7 +211,7 @@ def test_json_and_openmetrics_say_the_same():
         equal((sum(server["insert_times"]), sum(times)), (20, 2))
         bounds = [((2 ** b - 1) / 1e9, count) for b, count in enumerate(times) if count]
         equal(latency["requests"]["sample"]["times"]["buckets"], [list(one) for one in bounds])
-        for (name, labels), value in metrics.samples().items():
+        for (name, labels), value in metrics.samples.items():
             if name == "replay_request_duration_seconds_bucket" and ("command", "sample") in labels:
                 equal(value, sum(n for bound, n in bounds if bound <= float(dict(labels)["le"]) * (1 + 1e-9)), labels)
 
@@ -219,7 +219,7 @@ def test_json_and_openmetrics_say_the_same():
 def test_a_shard_labels_all_its_metrics():
     with Site(more="shards: 2\n") as site:
         for shard, name in enumerate(("http", "shard.1.http")):
-            samples = Web(site.broker.endpoints[name]).metrics().samples()
+            samples = Web(site.broker.endpoints[name]).metrics().samples
             equal({labels[0] for _, labels in samples}, {("shard", str(shard))}, name)
 
 
@@ -247,8 +247,9 @@ def test_the_journal_has_figures():
 
 def described(family):
     """The row of docs/METRICS.md, made from what the broker says: from the rows of proto/wire/figures.c."""
-    labels = dict.fromkeys(name for _, pairs in family.samples for name, _ in pairs if name != "le")
-    return "| `%s` | %s | %s | %s |" % (family.name, family.kind, ", ".join("`%s`" % name for name in labels), family.help)
+    labels = dict.fromkeys(name for sample in family.samples for name in sample.labels if name != "le")
+    name = family.name + "_total" * (family.type == "counter")
+    return "| `%s` | %s | %s | %s |" % (name, family.type, ", ".join("`%s`" % name for name in labels), family.documentation)
 
 
 def test_documents_name_what_there_is():
@@ -256,7 +257,7 @@ def test_documents_name_what_there_is():
         work(site)
         metrics = site.web.metrics()
     page = SOURCE / "docs" / "METRICS.md"
-    rows = {name: described(family) for name, family in metrics.families.items()}
+    rows = {row.split("`")[1]: row for row in map(described, metrics.families.values())}
     if os.environ.get("RP_WRITE_METRICS"):  # a metric that is new needs a row with its name before
         page.write_text(re.sub(r"^\| `([a-z_]+)` \| (?:counter|gauge|histogram) \|.*$", lambda row: rows[row[1]], page.read_text(), flags=re.M))
     equal(dict(re.findall(r"^(?=\| `([a-z_]+)` \| (?:counter|gauge|histogram) \|)(.*)$", page.read_text(), re.M)), rows, "docs/METRICS.md")
@@ -366,7 +367,7 @@ def test_a_thousand_sessions_and_a_hundred_tables():
         metrics = Metrics(text)
         check(promtool(text) in (True, None))
         equal(metrics.get("replay_sessions"), 1000)
-        shown = [value for (name, _), value in metrics.samples().items() if name == "replay_session_items_total"]
+        shown = [value for (name, _), value in metrics.samples.items() if name == "replay_session_items_total"]
         equal(shown, [3] * 100, "the sessions that have sent most")
         sessions = site.web.json("/api/sessions")["sessions"]
         equal((len(sessions), sum(s["items"] for s in sessions)), (1000, items))
