@@ -62,7 +62,7 @@ static const struct figure server_rows[] = {
     GAUGE("memory_bytes", SUM, "replay_memory_counted_bytes",
           "Memory that memory_limit bounds: chunks, items, sessions, and what is kept for retries."),
     GAUGE("memory_limit", SUM, "replay_memory_limit_bytes",
-          "Most bytes of replay_memory_counted_bytes (memory_limit)."),
+          "Limit of the counted memory: at it, tables evict or writers wait."),
     GAUGE("chunk_count", SUM, "replay_chunks", "Chunks, in memory and on disk."),
     GAUGE("chunk_bytes", SUM, "replay_stored_bytes", "Data of all chunks as it is stored."),
     GAUGE("raw_bytes", SUM, "replay_raw_bytes", "The same data before compression."),
