@@ -155,7 +155,7 @@ int ctl_find(struct ctl *ctl, const struct ctl_place *place, char **out)
 int ctl_unreachable(struct ctl *ctl, const char *endpoint)
 {
     format_buffer waited;
-    char hint[160] = "is replay-broker running, and is this its service endpoint?", when[32];
+    char hint[160], when[32];
     struct why_state state;
     if (read_run(ctl, &state)) {
         ctl_when(when, sizeof when, (int64_t)(state.unix_s * 1e9));
@@ -163,6 +163,8 @@ int ctl_unreachable(struct ctl *ctl, const char *endpoint)
                  state.phase, when);
     } else if (strcmp(endpoint, ENDPOINT_DEFAULT) == 0 && access("runs/latest/endpoints", R_OK) == 0) {
         snprintf(hint, sizeof hint, "is replay-broker running? For the broker of a run: --run latest");
+    } else {
+        return ctl_fail(ctl); /* the client has said what may be the reason */
     }
     err_set(&ctl->err, RP_UNAVAILABLE, "no broker answers at %s (waited %s): %s", endpoint,
             format_time(waited, (uint64_t)ctl->timeout_ms * 1000000), hint);

@@ -79,6 +79,7 @@ struct conn {
     atomic_uint_fast64_t next_id;   /* taken with the mutex held for samples, so that loans are in the order of ids */
     atomic_uint_fast64_t unread;    /* id of the first loan; 0: there is none. The mutex guards changes */
     atomic_bool has_arena;          /* of the newest HELLO */
+    atomic_bool host_unknown;       /* the last attempt ended before it had an address to connect to */
 
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
     pthread_cond_t changed;
@@ -102,6 +103,7 @@ struct conn {
     int64_t warn_pause_ns; /* between the last two of these lines */
     char reason[128];      /* why the last attempt failed */
     uint32_t failures;
+    bool host_found; /* the socket has had an address to connect to */
     uint64_t hello_id;
     bool reset_wanted;
     /* Number of the shard that the socket was opened for: its heartbeats and its thread follow from it. CONN_SHARD_UNKNOWN: the broker
@@ -299,6 +301,16 @@ void conn_describe(struct conn *self, char *out, size_t size)
     else
         snprintf(out, size, "no broker answers at %s for %.1f s%s%s", self->endpoint, lost_s, colon, reason);
     pthread_mutex_unlock(&self->mutex);
+}
+
+const char *conn_hint(struct conn *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    bool known = self->hello && !self->stands_in;
+    pthread_mutex_unlock(&self->mutex);
+    return atomic_load(&self->host_unknown) ? "the name of its host cannot be resolved here, or no network leads there"
+                                            : (known ? "has it stopped? Its log says why"
+                                                     : "is replay-broker running, and is this its service endpoint?");
 }
 
 /* ---- requests in flight (I/O thread) */
@@ -596,8 +608,9 @@ static void link_expect(struct conn *self, int64_t now_ns)
 static void link_monitor(struct conn *self)
 {
     char address[80];
-    int events = ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+    int events = ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED |
+                 ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                 ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
     snprintf(address, sizeof address, "inproc://replay-client-%p-%llu", (void *)self,
              (unsigned long long)++self->monitor_serial);
     if (zmq_socket_monitor(self->dealer, address, events) != 0)
@@ -626,6 +639,7 @@ static const char *link_connect(struct conn *self)
            self->io_shard != CONN_SHARD_UNKNOWN ? SHARD_PING_TIMEOUT_MS : PING_TIMEOUT_MS);
     link_monitor(self);
     self->dealer_used = self->monitor_used = true;
+    self->host_found = false;
     return conn_connect(self, self->dealer, self->endpoint) ? NULL : zmq_strerror(zmq_errno());
 }
 
@@ -649,14 +663,9 @@ static void link_warn(struct conn *self, int64_t now_ns)
     self->warn_pause_ns = pause < WARN_PAUSE_MOST_NS ? pause : WARN_PAUSE_MOST_NS;
     self->warn_time = now_ns + self->warn_pause_ns;
     bool refused = self->refusal.status != RP_OK;
-    pthread_mutex_lock(&self->mutex);
-    bool known = self->hello && !self->stands_in;
-    pthread_mutex_unlock(&self->mutex);
     log_line(LEVEL_WARN, "C0106", refused ? "still refused; still trying" : "no broker answers; still trying",
              "endpoint=%s waited_s=%.0f reason=%s hint=\"%s\"", self->endpoint, (double)(now_ns - self->lost_ns) / 1e9,
-             log_text(self->reason[0] ? self->reason : "no answer"),
-             known ? "has it stopped? Its log says why"
-                   : "is replay-broker running, and is this its service endpoint?");
+             log_text(self->reason[0] ? self->reason : "no answer"), conn_hint(self));
 }
 
 static void set_link(struct conn *self, enum link_state state, int64_t now_ns)
@@ -826,12 +835,17 @@ static void link_watch(struct conn *self, int64_t now_ns)
         return;
     self->monitor_used = false;
     while (next_event(self, &event, &value)) {
-        if (event == ZMQ_EVENT_CONNECT_RETRIED)
-            why = why ? why : "connection refused"; /* what came before it says more */
-        else if (event == ZMQ_EVENT_DISCONNECTED && self->link == LINK_UP)
+        if (event == ZMQ_EVENT_CONNECT_DELAYED) {
+            self->host_found = true;
+            atomic_store(&self->host_unknown, false);
+        } else if (event == ZMQ_EVENT_CONNECT_RETRIED) {
+            bool unknown = self->host && !self->host_found;
+            atomic_store(&self->host_unknown, unknown);
+            why = why ? why : unknown ? "unknown host" : "connection refused"; /* what came before it says more */
+        } else if (event == ZMQ_EVENT_DISCONNECTED && self->link == LINK_UP) {
             why = "disconnected";
-        else if (event && failed != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH &&
-                 !(failed && event == ZMQ_EVENT_DISCONNECTED)) { /* the event before that one says more */
+        } else if (event && failed != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH &&
+                   !(failed && event == ZMQ_EVENT_DISCONNECTED)) { /* the event before that one says more */
             failed = event;
             failed_value = value;
         }

@@ -145,6 +145,8 @@ const char *conn_title(const struct conn *self);
 /* Writes "no broker answers at tcp://... for 3.2 s" or "shard 2 at tcp://... has not answered for 3.2 s" ("does not answer", if
  * it never has), or why the broker is refused, or "" while it is connected. */
 void conn_describe(struct conn *self, char *out, size_t size);
+/* Returns what may be the reason while no broker answers. */
+const char *conn_hint(struct conn *self);
 
 /* ---- parts: objects that live on the I/O thread ---- */
 
