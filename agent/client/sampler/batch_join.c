@@ -1,6 +1,7 @@
 /* Puts rows of several batches into one. A field's rows of one batch lie one after another, so each piece is one copy, unless items
  * have different numbers of steps. Where a piece goes is known before the first is copied, so pieces are copied in any order and by
  * any threads. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,21 +47,22 @@ bool batch_pieces_add(struct batch_pieces *self, const struct batch_rows *rows)
 
 /* ---- which batches fit together ---- */
 
-static bool batches_fit(const struct rp_batch *a, const struct rp_batch *b)
+/* Returns the name of a field in which the batches differ; NULL: they fit together. */
+static const char *misfit(const struct rp_batch *a, const struct rp_batch *b)
 {
     const uint32_t of_steps = a->info.packed ? 1 : 2; /* the first dimension of a step */
-    if (a->info.n_fields != b->info.n_fields)
-        return false;
+    if (a->info.n_fields < b->info.n_fields)
+        return misfit(b, a);
     for (uint32_t f = 0; f < a->info.n_fields; f++) {
         const rp_field_view *one = &a->fields[f], *other = rp_batch_find(b, one->name);
         if (!other || one->dtype != other->dtype || one->rank != other->rank || !one->lengths != !other->lengths ||
             one->squeezed != other->squeezed)
-            return false;
+            return one->name;
         for (uint32_t k = one->lengths ? of_steps : 1; k < one->rank; k++) /* numbers of items and steps may differ */
             if (one->shape[k] != other->shape[k])
-                return false;
+                return one->name;
     }
-    return true;
+    return NULL;
 }
 
 /* Gives each piece its place in the first batch that it fits into. */
@@ -70,7 +72,7 @@ static void place_pieces(struct batch_join *self)
         struct piece *piece = &self->pieces[i];
         const struct rp_batch *from = piece->rows.from;
         uint32_t k = 0;
-        while (k < self->n_batches && !batches_fit(self->batches[k].like, from))
+        while (k < self->n_batches && misfit(self->batches[k].like, from))
             k++;
         struct joined *made = &self->batches[k];
         if (k == self->n_batches) {
@@ -220,6 +222,10 @@ struct rp_batch *batch_join_finish(struct batch_join **self)
     for (uint32_t i = 0; i < join->n_batches; i++) {
         const struct joined *made = &join->batches[i];
         batch_set_weights(made->batch, join->options.beta);
+        if (join->n_batches > 1)
+            snprintf(made->batch->text, sizeof made->batch->text,
+                     "the items of the batch do not all have the same fields: '%s' differs",
+                     misfit(join->batches[0].batch, join->batches[1].batch));
         *end = made->batch;
         end = &made->batch->next;
     }

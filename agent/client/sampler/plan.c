@@ -887,9 +887,7 @@ static void finish_batches(struct rp_sampler *self, struct plan *plan)
         for (uint32_t f = 0; f < batch->info.n_fields; f++)
             bytes += batch->fields[f].bytes;
         batch->info.partial = plan->missing > 0 || several;
-        if (!batch->text[0] && several)
-            strcpy(batch->text, "the items of the batch do not all have the same fields");
-        else if (!batch->text[0] && plan->missing)
+        if (!batch->text[0] && plan->missing)
             plans_explain(self, batch->text, sizeof batch->text);
     }
     if (self->options.on_demand)

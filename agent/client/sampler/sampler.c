@@ -13,6 +13,7 @@
 #include "agent/client/conn/client.h"
 #include "agent/client/sampler/sampler.h"
 #include "proto/base/error.h"
+#include "proto/base/log.h"
 #include "proto/base/trace.h"
 
 #define DEFAULT_BATCH_SIZE 256u
@@ -901,6 +902,11 @@ static rp_status give_batch(rp_sampler *self, rp_batch **batch, rp_error *err)
         *batch = batch_list_take(&plan->batches);
         self->stats.batches += !self->tokens;
         self->stats.items += self->tokens ? 0 : (*batch)->info.n;
+        if (plan->batches && !self->cut)
+            log_line(LEVEL_WARN, "C0301", "items of different fields come in smaller batches",
+                     "table=%s reason=%s hint=\"give the table a signature, or each kind of items a table of its own\"",
+                     self->parts[0].table, log_text((*batch)->text));
+        self->cut = self->cut || plan->batches;
     } else {
         status = err_set(err, (rp_status)plan->error.status, "%s", plan->error.text);
     }

@@ -231,6 +231,7 @@ struct rp_sampler {
     bool news;          /* something has changed for the thread that plans */
     bool stalled;       /* no memory: the caller gets `error`, then it is tried again */
     rp_error error;     /* for the caller, once */
+    bool cut;           /* the log says that items of different fields came in several batches */
     int64_t decoded_ns; /* time of the last reply that was decoded */
 
     bool stop;           /* the stream is to end, for the reason in end_text: the thread that plans does it */

@@ -137,7 +137,7 @@ rp_status tokens_take(struct tokens *self, rp_batch **out, rp_error *err)
         for (struct rp_batch *made = self->ready; made; made = made->next) {
             made->info.table_size = last->info.table_size;
             made->info.partial = !self->full || self->ready->next;
-            if (made->info.partial)
+            if (made->info.partial && !made->text[0])
                 batch_set_text(made, last->text, strlen(last->text));
         }
         advance(self);

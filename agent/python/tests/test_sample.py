@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import fill
+from conftest import await_shards, fill, served, until
 
 
 def address(array):
@@ -122,6 +122,21 @@ def test_items_of_different_lengths(client):
         batch = sampler.next(60)
     assert batch.lengths["x"].tolist() == [1, 2, 3, 4, 5]
     assert batch.data["x"][2].tolist() == [1, 2, 3, 0, 0]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_items_of_different_fields(caplog, shards):
+    with served(replaybus.Table("t"), shards=shards) as client:
+        await_shards(client, shards)
+        for size in (3, 4) * 5:  # a writer's items are at one shard
+            fill(client, "t", size=size)
+        with client.sampler("t", 32, max_samples=640) as sampler:
+            assert sum(len(batch) for batch in sampler) == 640
+            until(lambda: caplog.records)
+        for batch in client.sample("t", 32), client.sampler("t", 32, tokens_per_batch=32, in_flight=0).next(60):
+            assert len(batch) < 32 and "'x'" in batch.info["text"]
+    assert "C0301" in caplog.messages[0] and "'x'" in caplog.messages[0] and "signature" in caplog.messages[0]
+    assert len(caplog.messages) <= 3  # once for each sampler
 
 
 def test_wrong_options(client):
