@@ -240,6 +240,16 @@ def test_the_command_and_a_checkpoint(tmp_path):
     assert files == {name: (folder / name).stat().st_mtime_ns for name in os.listdir(folder)}
 
 
+def test_an_import_says_what_it_waits_for(tmp_path):
+    write_groups(tmp_path / "a.npz", random_episodes(np.random.default_rng(5), 20))
+    with replaybus.Server([replaybus.Table.queue("replay", 5)]) as server:
+        with subprocess.Popen([sys.executable, "-m", "replaybus.data", "import", tmp_path / "a.npz", "--broker", server.endpoint],
+                              stderr=subprocess.PIPE, text=True) as importer:
+            line = importer.stderr.readline()
+            importer.kill()
+    assert "the import waits: table 'replay': " in line and "needs 1 more sample" in line
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_full_disk(tmp_path, form):
     """A file that does not fit is refused with a sentence, and nothing of it stays. In a process of its own: HDF5 could crash it."""

@@ -1,7 +1,9 @@
 """python3 -m replaybus.data import|export: files of steps into a table of a broker, and a table or a checkpoint into a file."""
 import argparse
+import contextlib
 import os
 import sys
+import threading
 import time
 
 import replaybus
@@ -21,6 +23,17 @@ class Bar:
             self._next = now + 0.1
             done = int(part * 30)
             print(f"\r{self._name[-40:]} [{'#' * done}{'.' * (30 - done)}] {part:4.0%}", end="\n" if part >= 1 else "", file=sys.stderr)
+
+
+def tell_wait(client: replaybus.Client) -> None:
+    """Says once what the broker holds the client's items back for."""
+    with contextlib.suppress(replaybus.Error):  # the client is closed, or the import fails for the same reason
+        while True:
+            time.sleep(3)
+            for wait in client.why()["waits"]:
+                if wait["who"] == client.name and wait["waited_ns"] > 1e9:
+                    print("\n" * sys.stderr.isatty() + f"replaybus.data: the import waits: {wait['text']}", file=sys.stderr)
+                    return
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,7 +64,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"{options.file}: {made.steps} steps in {made.episodes} episodes, from {made.items} items of table '{options.table}'")
         return
     dtypes = dict(text.split("=", 1) if "=" in text else (text, "?") for text in options.dtype)
-    with replaybus.Client(options.broker, timeout=30) as client:
+    with replaybus.Client(options.broker, name=f"import-{os.getpid()}", timeout=30) as client:
+        threading.Thread(target=tell_wait, args=(client,), daemon=True).start()
         for path in options.files:
             made = data.load(client, path, options.table, n_step=options.n_step, discount=options.discount, length=options.length,
                              period=options.period, whole=options.whole, dtypes=dtypes, format=options.format, report=Bar(path))
