@@ -86,7 +86,7 @@ def test_everything_else(client):
                 updater.add(batch.key, np.ones(len(batch)))
                 writer.append({"x": [1.0][0], "y": [2][0]})
                 columns = writer.columns
-                writer.item("uniform", 1.0, {"a": columns["x"][-1:], "b": columns["y"][-1]})
+                writer.item("replay", 1.0, {"a": columns["x"][-1:], "b": columns["y"][-1]})
                 writer.flush(timeout=60)
                 writer.rejections(), writer.info(), client.info("uniform"), client.fetch("uniform", batch.key[:1])
                 client.counter("leak").add(1)
