@@ -588,7 +588,7 @@ const rp_selector_ops selector_max_heap = HEAP_OPS("max_heap", max_heap_create);
 
 #define LEAST_PRIORITY 1e-9
 #define DISTINCT_BLOCK 64u
-#define UPDATE_BLOCK 256u
+#define UPDATE_BLOCK 64u
 
 struct prioritized {
     struct rng rng; /* first */
@@ -720,8 +720,10 @@ static void prioritized_update(void *state, uint32_t n, const uint32_t *slots, c
     float weights[UPDATE_BLOCK];
     for (uint32_t first = 0, some; first < n; first += some) {
         some = n - first < UPDATE_BLOCK ? n - first : UPDATE_BLOCK;
-        for (uint32_t i = 0; i < some; i++)
+        for (uint32_t i = 0; i < some; i++) {
+            sumtree_prefetch(&self->tree, slots[first + i]); /* it comes while the powers are computed */
             weights[i] = weight_of(self, priorities[first + i]);
+        }
         sumtree_set_many(&self->tree, some, slots + first, weights);
     }
 }

@@ -8,7 +8,6 @@
 #define SUMTREE_FANOUT 16u
 #define EXACT_EVERY 127u /* prime, so that no regular pattern of changes always misses the same path */
 #define PICK_BLOCK 128u  /* descents in parallel; their lines fit into the first-level cache */
-#define SETS_AHEAD 16u   /* changes whose lines are fetched ahead */
 #define TOP_NODES 512u   /* running sums that are made for a block of picks */
 /* A change updates sums up to the first level with at most this many nodes. The few sums above it would make each change wait for
  * the one before it, and only small batches of picks need them. */
@@ -121,29 +120,17 @@ void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
     set(self, slot, weight);
 }
 
-/* Inlined always: gcc drops calls of functions that only prefetch. */
-static inline __attribute__((always_inline)) void prefetch(const struct sumtree *self, uint32_t slot)
+void sumtree_prefetch(const struct sumtree *self, uint32_t slot)
 {
     __builtin_prefetch(&self->leaves[slot], 1);
     __builtin_prefetch(&self->level[0][slot / SUMTREE_FANOUT], 1);
 }
 
-void sumtree_prefetch(const struct sumtree *self, uint32_t slot)
-{
-    prefetch(self, slot);
-}
-
 void sumtree_set_many(struct sumtree *self, uint32_t n, const uint32_t *slots, const float *weights)
 {
-    uint32_t ahead = n < SETS_AHEAD ? n : SETS_AHEAD;
     self->stale = true;
-    for (uint32_t i = 0; i < ahead; i++)
-        prefetch(self, slots[i]);
-    for (uint32_t i = 0; i < n; i++) {
-        if (i + ahead < n)
-            prefetch(self, slots[i + ahead]);
+    for (uint32_t i = 0; i < n; i++)
         set(self, slots[i], weights[i]);
-    }
 }
 
 bool sumtree_set_until_exact(struct sumtree *self, uint32_t changes)
@@ -204,7 +191,7 @@ static inline uint32_t choose_leaf(const float *g, double point)
     return 4 * quad + (uint32_t)(sum1 <= rest) + (uint32_t)(sum2 <= rest) + (uint32_t)(sum3 <= rest);
 }
 
-/* Prefetches the children of a node. Inlined always, as `prefetch`. */
+/* Prefetches the children of a node. Inlined always: gcc drops calls of functions that only prefetch. */
 static inline __attribute__((always_inline)) void prefetch_children(const struct sumtree *self, uint32_t level,
                                                                     uint32_t node)
 {

@@ -33,7 +33,7 @@ void sumtree_fini(struct sumtree *self);
 
 /* weight is finite and not negative. */
 void sumtree_set(struct sumtree *self, uint32_t slot, float weight);
-/* Sets n weights, one after another: their cache misses overlap. */
+/* Sets n weights, one after another: prefetched before, their cache misses overlap. */
 void sumtree_set_many(struct sumtree *self, uint32_t n, const uint32_t *slots, const float *weights);
 /* Prefetches the memory that sumtree_set of this slot will touch. */
 void sumtree_prefetch(const struct sumtree *self, uint32_t slot);

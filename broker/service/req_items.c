@@ -369,6 +369,7 @@ rp_status req_update(struct service *service, struct request *request, rp_error 
             } else if (slots[i] == KEYMAP_NONE) {
                 reply.missing++;
             } else {
+                __builtin_prefetch(&table->in.items[slots[i]], 1);
                 slots[found] = slots[i];
                 priorities[found++] = priority;
             }

@@ -614,8 +614,6 @@ static inline void selectors_update(const struct table *self, uint32_t n, const 
 /* Runs no hooks, and does not count as an update. */
 static void set_priorities(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities)
 {
-    for (uint32_t i = 0; i < n; i++)
-        __builtin_prefetch(&self->in.items[slots[i]], 1); /* it comes while the selectors work */
     for (uint32_t i = 0; i < n && self->in.marks; i++)
         touch(self, slots[i]);
     if (self->in.hidden) {
@@ -636,16 +634,11 @@ static void set_priorities(struct table *self, uint32_t n, const uint32_t *slots
         EFFECT_ENTRY(self->loop, ENTRY_PRIORITY, self->id, entry_priority, .slot = slots[i], .priority = priorities[i]);
 }
 
-/* Priorities that are set together. */
-#define UPDATE_ITEMS 32u
-
 void table_update(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities)
 {
     self->stats.updates += n;
-    for (uint32_t i = 0, some; i < n && !self->hook_update; i += some) {
-        some = n - i < UPDATE_ITEMS ? n - i : UPDATE_ITEMS;
-        set_priorities(self, some, slots + i, priorities + i);
-    }
+    if (!self->hook_update)
+        set_priorities(self, n, slots, priorities);
     for (uint32_t i = 0; i < n && self->hook_update; i++) { /* a hook sees the changes up to its own */
         double old = self->in.items[slots[i]].priority;
         set_priorities(self, 1, &slots[i], &priorities[i]);
