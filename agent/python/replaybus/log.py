@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from types import ModuleType
 
 from . import _core
@@ -16,11 +17,16 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING,
 _NAMES = list(LEVELS)
 _extensions: list[ModuleType] = [_core]
 _level = "warn"
+_AWAY = re.compile(r"C010[16] .*? endpoint=(\S+)")  # a connection was lost, or no broker answers
+stopped: set[str] = set()  # endpoints of brokers that this process has stopped: nothing else is to be expected of them
 
 
 def _emit(level: int, line: str) -> None:
     """Hands on a line "2026-01-31T12:00:00.123Z info  C0001 connected ..." without its time and level."""
-    logger.log(LEVELS[_NAMES[level]], "%s", line.split(None, 2)[-1])
+    text = line.split(None, 2)[-1]
+    away = _AWAY.match(text)
+    if not away or away[1] not in stopped:
+        logger.log(LEVELS[_NAMES[level]], "%s", text)
 
 
 def log_level(level: str) -> None:

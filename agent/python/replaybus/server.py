@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, TypeVar, Union
 
-from . import _core
+from . import _core, log
 from .client import Client
 from .closing import Closing
 from .errors import Error, InvalidArgument, Unavailable
@@ -109,6 +109,7 @@ class Server(Closing):
         except BaseException:
             self.stop()
             raise
+        log.stopped.difference_update(self.endpoints)
         _live.add(self)
 
     def _run_threads(self, settings: dict) -> None:
@@ -182,6 +183,8 @@ class Server(Closing):
         """Stops the broker: it makes its last checkpoint, if it makes any. A process is killed after ``timeout`` seconds."""
         if self._pid != os.getpid():
             return  # the broker is the parent's
+        if self.running:
+            log.stopped.update(self.endpoints)
         self._stopped = True
         while self._cores:  # a wait that is interrupted leaves the others to the next call
             _apart(self._cores.pop(0).stop)

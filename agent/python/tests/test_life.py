@@ -288,7 +288,7 @@ def test_log_lines_arrive_during_a_wait(caplog):
     server = replaybus.Server([replaybus.Table("t")])
     with server.client() as connected, replaybus.Client("tcp://127.0.0.1:1") as lost:
         connected.info()
-        stop = threading.Timer(0.1, server.stop)
+        stop = threading.Timer(0.1, server.process.kill)
         stop.start()
         with ThreadPoolExecutor(1) as pool, pytest.raises(replaybus.Cancelled):
             pool.submit(lambda: (until(lambda: caplog.records), lost.close()))

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import replaybus
-from conftest import beside, until
+from conftest import beside, killed, until
 
 
 def write(client, n):
@@ -68,7 +68,21 @@ def test_exit_with_a_server_in_a_thread():
 def lose_connection(server, client):
     """Makes a line of the library's log."""
     client.info()
-    server.stop()
+    killed(server)
+
+
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_only_an_end_that_was_not_asked_for_is_logged(caplog, mode):
+    with replaybus.Server([replaybus.Table("t")], mode=mode) as server, server.client() as client:
+        core = client.connect()
+        server.stop()
+        until(lambda: not core.state()["connected"])
+        port = int(server.endpoint.rpartition(":")[2])
+        with replaybus.Server([replaybus.Table("t")], port=port) as server:
+            assert not caplog.records
+            lose_connection(server, client)
+            until(lambda: caplog.records)
+    assert caplog.messages[0].startswith("C0101 ")
 
 
 def test_log_of_raw_bytes(tmp_path, caplog):
