@@ -87,8 +87,9 @@ static void check_program(const struct schema_list *command, const char *here, c
 }
 
 /* The last line that the child printed is the sentence; the traceback stands before it, unless a module is missing. */
-static void tell_failure(const struct env_config *env, char *text, rp_error *err)
+static void tell_failure(const struct env_config *env, const struct call *call, rp_error *err)
 {
+    char how[96], *text = call->err;
     size_t length = strlen(text);
     while (length > 0 && strchr("\n ", text[length - 1]))
         text[--length] = '\0';
@@ -106,8 +107,11 @@ static void tell_failure(const struct env_config *env, char *text, rp_error *err
     } else {
         if (last)
             fprintf(stderr, "%.*s\n", (int)(last - text), text);
-        err_set(err, RP_FAILED_PRECONDITION, "%s",
-                *reason ? reason : "the environment could not be described, and Python printed nothing");
+        if (*reason)
+            err_set(err, RP_FAILED_PRECONDITION, "%s", reason);
+        else
+            err_set(err, RP_FAILED_PRECONDITION, "'%s' ended Python while it was described: %s", env_name(env),
+                    process_describe(call->status, how, sizeof how));
     }
 }
 
@@ -145,7 +149,7 @@ static char **describe_environment(const struct run_config *config, const char *
                 "longer launch.hang",
                 env_name(env), (double)limit_ns * 1e-9);
     } else if (started) {
-        tell_failure(env, call.err, err);
+        tell_failure(env, &call, err);
     }
     call_fini(&call);
     words_free(&argv);

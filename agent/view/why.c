@@ -42,6 +42,8 @@ const char *const why_side_names[WHY_SIDES] = {
 #define LONG_NS UINT64_C(1000000000)
 /* A side that waits for less than this share of its time does not limit anything. */
 #define IDLE_SHARE 0.15
+/* From this share on, one more of them would only wait as well. */
+#define MOSTLY_IDLE 0.5
 
 /* The broker's answers, as its messages. */
 static const Replay__InfoReply *info_of(const struct why_facts *facts)
@@ -430,7 +432,8 @@ static bool side_limits(const struct why_facts *facts, struct why *out, bool act
     double spi = ratio ? limiter_of(table)->samples_per_insert : 0; /* the others tell 1 */
     const char *more = actors ? "learner" : "actor";
     const Replay__Wait *same = longest(facts, actors ? "sample" : "insert", wait->table, 0);
-    if (table && !(limiter_of(table)->batch > 0) && waits_long(others_idle, same)) /* lag: both wait for a version */
+    bool both = others_idle >= MOSTLY_IDLE || waits_long(others_idle, same);
+    if (table && !(limiter_of(table)->batch > 0) && both) /* lag: both wait for a version */
         advise(out, "Inserts and samples of this table wait for each other: ask for smaller batches, lower "
                     "limiter.min_size, or move the limiter's bounds apart (a larger error_buffer; queue: max_size).");
     else if (busy && spi > 0)

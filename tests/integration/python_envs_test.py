@@ -157,7 +157,7 @@ def test_mistakes_are_found_before_anything_starts():
              (option(colour="red"), "colour"),
              (["environment.name=gym:NoSuch-v0"], "gymnasium"),
              (["environment.interpreter=no-such-python"], "there is no program 'no-such-python'"),
-             (["environment.interpreter=/bin/false"], "Python printed nothing"),
+             (["environment.interpreter=/bin/false"], "exit status 1"),
              (option(kind="continuous"), "dqn needs discrete actions"),
              (["agent.filters=3"], "rank 1, not 3")]
     with PythonPlace() as place:

@@ -1403,6 +1403,10 @@ static rp_status check_endpoint(struct conn *self, rp_error *err)
         rc = -1;
     int reason = zmq_errno();
     zmq_close(probe);
+    if (rc == 0 && strncmp(self->endpoint, "tcp://", 6) == 0 && atol(strrchr(self->endpoint, ':') + 1) > 65535) {
+        rc = -1; /* libzmq would cut it to 16 bits */
+        reason = EINVAL;
+    }
     if (rc != 0)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "'%.200s' is not an endpoint to connect to (%s): write tcp://HOST:PORT, such as "

@@ -107,6 +107,8 @@ CASE(each_side)
     expect(f, WHY_NOTHING, WHY_NOBODY, false); /* a short wait is how both sides keep pace */
     f->run.actor_idle = 0.9;
     expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
+    f->run.learner_idle = 0.6;
+    assert_has(explained(f)->advice, "error_buffer"); /* one more learner would wait as well */
     add_wait(f, "sample", "replay", "needs 3 more inserts", SECOND / 100);
     f->run.learner_idle = 0.4;
     expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false); /* actors wait more */
