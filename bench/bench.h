@@ -267,6 +267,8 @@ struct figures {
 bool options_want(const struct options *self, const char *name);
 /* Fills in values that follow from the size of the items and were not given. */
 void options_settle(struct options *self);
+/* Requests under way on each connection of such work. */
+uint32_t options_in_flight(const struct options *self, enum work work);
 /* Describes a load generator of the party, which the caller goes on with. False: no memory to send from, an error was printed. */
 struct party;
 bool load_init(struct load *self, const struct options *options, const struct party *party);

@@ -613,7 +613,7 @@ static void load_requests(void *ctx)
     if (load->work != WORK_SAMPLE)
         make_updates(load, &self, both);
     int64_t last_ns = clock_ns();
-    for (uint32_t i = 0; i < load->options->in_flight * load->connections; i++)
+    for (uint32_t i = 0; i < options_in_flight(load->options, load->work) * load->connections; i++)
         send_request(&self, load->work == WORK_UPDATE ? next_update(&self) : &self.sample, NULL, 0);
     for (;;) {
         zmq_msg_t head;
@@ -704,7 +704,7 @@ rp_sampler *load_sampler(struct load *load, rp_client *client)
 {
     const struct options *given = load->options;
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = given->batch, .beta = 0.4};
-    options.in_flight = given->in_flight;
+    options.in_flight = options_in_flight(given, load->work);
     options.on_demand = given->on_demand;
     options.lease_ms = given->lease_ms;
     return load_got(load, rp_sampler_new(client, LOAD_TABLE, &options, &load->err));
@@ -714,7 +714,8 @@ static rp_updater *open_updater(struct load *load, rp_client *client)
 {
     rp_updater_options options = {.struct_size = sizeof options,
                                   .batch = load->options->batch,
-                                  .in_flight = load->options->in_flight,
+                                  .in_flight =
+                                      load->work == WORK_UPDATE ? options_in_flight(load->options, load->work) : 0,
                                   .acknowledge = load->options->lease_ms > 0};
     return load_got(load, rp_updater_new(client, LOAD_TABLE, &options, &load->err));
 }

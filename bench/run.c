@@ -424,10 +424,13 @@ void options_settle(struct options *self)
         self->batch = !large ? 256 : self->size < 100000 ? 64 : 16;
     if (!self->lend_set)
         self->lend = large;
-    if (!self->in_flight)
-        self->in_flight = 16;
     if (!self->processes || self->processes > self->clients)
         self->processes = self->clients < 4 ? self->clients : 4;
+}
+
+uint32_t options_in_flight(const struct options *self, enum work work)
+{
+    return self->in_flight ? self->in_flight : work == WORK_UPDATE ? 64 : 16;
 }
 
 void random_bytes(void *out, size_t size)
@@ -560,7 +563,8 @@ bool run_raw(const struct options *options, const struct party *like, struct par
 {
     static char bind[2][160];
     *out = (struct party){.memory_per_item = NAN};
-    struct raw_job job = {.io_threads = (int)options->io_threads, .in_flight = options->in_flight};
+    struct raw_job job = {.io_threads = (int)options->io_threads,
+                          .in_flight = options_in_flight(options, options->work)};
     job.ingest = like->frames.ingest;
     memcpy(job.request, like->frames.request, sizeof job.request);
     memcpy(job.reply, like->frames.reply, sizeof job.reply);
@@ -757,8 +761,9 @@ static void row_json(const struct options *options, const struct row *row)
            "\"batch\": "
            "%u, \"in_flight\": %u, \"clients\": %u, \"processes\": %u, \"frames\": \"%s\"",
            n_rows ? "," : "", row->what, row->other, (unsigned long long)options->size,
-           (unsigned long long)options->items, options->per_message, options->batch, options->in_flight,
-           options->clients, options->processes, options->lend ? "lent" : "copied");
+           (unsigned long long)options->items, options->per_message, options->batch,
+           options_in_flight(options, options->work), options->clients, options->processes,
+           options->lend ? "lent" : "copied");
     json_spread("items_per_s", &row->ours);
     json_spread("reference_items_per_s", &row->theirs);
     json_spread("ratio_spread", &row->ratio);

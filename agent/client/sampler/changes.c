@@ -21,8 +21,10 @@
 #define DEFAULT_BATCH 256u
 /* Time after which updates for a shard that is away are ignored. */
 #define PATIENCE_NS NS_PER_S
-/* Batches without an answer, unless the caller says otherwise. */
-#define DEFAULT_IN_FLIGHT 16u
+/* Batches without an answer, unless the caller says otherwise: the broker works on several full requests while answers travel. */
+#define DEFAULT_IN_FLIGHT 64u
+/* The same of a call, whose batches are as large as a request may be. */
+#define CALL_IN_FLIGHT 16u
 
 /* The requests at one shard. The updater's lock guards all but the first two. */
 struct change_shard {
@@ -340,7 +342,7 @@ static rp_status change_keys(rp_client *client, const char *table, const struct 
         return err_set(err, RP_INVALID_ARGUMENT, "keys are missing");
     RP_TRY(check(client, table, &max, err));
     uint32_t batch = n == 0 ? 1 : n < max ? (uint32_t)n : max;
-    rp_updater *self = updater_make(client, table, batch, DEFAULT_IN_FLIGHT, batch, err);
+    rp_updater *self = updater_make(client, table, batch, CALL_IN_FLIGHT, batch, err);
     if (!self)
         return RP_NO_MEMORY;
     self->field = what->field;

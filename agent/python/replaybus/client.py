@@ -231,7 +231,7 @@ class Client(Closing):
                        max_samples=max_samples, flexible=flexible, whole=whole, memory=memory, squeeze=squeeze, seed=seed,
                        tokens_per_batch=tokens_per_batch, ack=ack, lease=lease)
 
-    def updater(self, table: str, batch: int = 256, in_flight: int = 16, timeout: Timeout = DEFAULT, *, ack: bool = False) -> Updater:
+    def updater(self, table: str, batch: int = 256, in_flight: int = 64, timeout: Timeout = DEFAULT, *, ack: bool = False) -> Updater:
         """Sends new priorities, or with ``ack`` acknowledgements, in the background. ``timeout`` is the deadline of connecting."""
         return Updater(self.connect(timeout), table, batch, in_flight, ack)
 
