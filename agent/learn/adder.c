@@ -283,7 +283,7 @@ static rp_status sequence_end(struct adder *self, rp_error *err)
     self->closing = end != ADDER_CONTINUE;
     if (lack > 0 && end == ADDER_WRITE) {
         sequence_push_item(self, self->rows < length ? 0 : self->rows - length);
-    } else if (lack == 0 || (end != ADDER_CONTINUE && lack < length)) {
+    } else if (lack == 0 || end != ADDER_CONTINUE) {
         if (end == ADDER_PAD)
             RP_TRY(sequence_pad(self, lack, err));
         sequence_push_item(self, first);

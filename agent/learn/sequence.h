@@ -4,11 +4,10 @@
  * An item has `length` rows, L below; an item begins every `period` rows, P. Row t of an episode has s_t, a_t, r_t, d_t and a step
  * type; after T steps comes one more row, LAST, with s_T and zeros. So an episode of T steps has N = T + 1 rows. Items are made at the
  * write points, that is when the number of rows is L, L + P, L + 2P ..., each over the newest L rows. An episode that ends between
- * two write points is padded with rows of zeros up to the next one. An item that would hold padding alone (possible only if P > L) is
- * not made.
+ * two write points is padded with rows of zeros up to the next one.
  *
  * A recurrent learner uses the first `burn_in` rows of an item to warm up its state, and trains on the others. An item that begins an
- * episode needs no warming up, so all of its rows train. With P <= L - burn_in every row of an episode is trained on. */
+ * episode needs no warming up, so all of its rows train. P is at most L - burn_in, so every row of an episode is trained on. */
 #ifndef AGENT_LEARN_SEQUENCE_H
 #define AGENT_LEARN_SEQUENCE_H
 
@@ -17,7 +16,6 @@
 #include <stdio.h>
 
 #define SEQUENCE_MAX_LENGTH 65536
-#define SEQUENCE_MAX_PERIOD (INT64_C(1) << 40)
 
 enum step_type { STEP_FIRST = 0, STEP_MID = 1, STEP_LAST = 2, STEP_PADDING = 3 }; /* column step_type, uint8 */
 
@@ -31,15 +29,16 @@ static inline bool sequence_check(const struct sequence *self, char *why, size_t
     long long length = self->length, period = self->period, burn_in = self->burn_in;
     if (length < 1 || length > SEQUENCE_MAX_LENGTH)
         snprintf(why, size, "length is %lld; it may be 1 to %d", length, SEQUENCE_MAX_LENGTH);
-    else if (period < 1 || period > SEQUENCE_MAX_PERIOD)
+    else if (period < 1)
         snprintf(why, size, "period is %lld; it must be at least 1", period);
     else if (burn_in < 0 || burn_in >= length)
         snprintf(why, size,
                  "burn_in is %lld; it may be 0 to %lld, so that a sequence of length %lld has rows to train on",
                  burn_in, length - 1, length);
-    else if (burn_in > 0 && period > length - burn_in)
+    else if (period > length - burn_in)
         snprintf(why, size,
-                 "period is %lld; beyond length - burn_in, which is %lld, no sequence would train on some steps",
+                 "period is %lld; it may be at most length - burn_in, %lld: no sequence would train on the steps in "
+                 "between",
                  period, length - burn_in);
     else
         return true;
@@ -54,13 +53,6 @@ static inline uint64_t sequence_missing(const struct sequence *self, uint64_t ro
         return length - rows;
     uint64_t over = (rows - length) % period;
     return over == 0 ? 0 : period - over;
-}
-
-/* Number of rows that pad an episode of so many rows: 0 too if the padded item would hold nothing else. */
-static inline uint64_t sequence_padding(const struct sequence *self, uint64_t rows)
-{
-    uint64_t missing = sequence_missing(self, rows);
-    return missing < (uint64_t)self->length ? missing : 0;
 }
 
 /* Whether an item may begin with this row of an episode that is padded at its end. */

@@ -366,7 +366,7 @@ static struct adder_config random_config(struct rng *rng, int32_t kind)
     config.discount = rng_below(rng, 4) == 0 ? (double)rng_below(rng, 2) : rng_unit(rng);
     config.actor_priorities = kind == ADDER_TRANSITION && rng_below(rng, 3) > 0;
     config.length = 1 + (int64_t)rng_below(rng, 10);
-    config.period = 1 + (int64_t)rng_below(rng, 12);
+    config.period = 1 + (int64_t)rng_below(rng, (uint64_t)config.length);
     config.end = (int32_t)rng_below(rng, 4);
     config.max_length = MAX_T;
     config.chunk_length = 1 + (int64_t)rng_below(rng, 9);
@@ -415,22 +415,13 @@ CASE(sequence_counts)
 {
     /* Rows are one more than steps. {length, period, end, steps, episodes, items} */
     static const int64_t cases[][6] = {
-        {4, 2, ADDER_PAD, 7, 1, 3},      /* at rows 4, 6, 8 */
-        {4, 2, ADDER_PAD, 8, 1, 4},      /* and one row of padding */
-        {4, 2, ADDER_TRUNCATE, 8, 1, 4}, /* the last one with 3 rows */
-        {4, 2, ADDER_WRITE, 8, 1, 4},    /* the last one over rows 5 .. 8 */
-        {4, 2, ADDER_CONTINUE, 8, 1, 3},
-        {4, 2, ADDER_CONTINUE, 8, 2, 8}, /* 18 rows: at 4, 6 ... 18 */
-        {5, 5, ADDER_PAD, 2, 1, 1},
-        {5, 5, ADDER_TRUNCATE, 2, 1, 1},
-        {5, 5, ADDER_WRITE, 2, 1, 1},
-        {5, 5, ADDER_CONTINUE, 2, 1, 0},
-        {5, 5, ADDER_CONTINUE, 2, 2, 1},
-        {2, 6, ADDER_PAD, 2, 1, 1}, /* the next item would begin at row 6: all of it padding */
-        {2, 6, ADDER_PAD, 6, 1, 2},
-        {2, 6, ADDER_TRUNCATE, 6, 1, 2},
-        {2, 6, ADDER_WRITE, 2, 1, 2},
-        {3, 3, ADDER_WRITE, 2, 1, 1},
+        {4, 2, ADDER_PAD, 7, 1, 3},                                       /* at rows 4, 6, 8 */
+        {4, 2, ADDER_PAD, 8, 1, 4},                                       /* and one row of padding */
+        {4, 2, ADDER_TRUNCATE, 8, 1, 4},                                  /* the last one with 3 rows */
+        {4, 2, ADDER_WRITE, 8, 1, 4},                                     /* the last one over rows 5 .. 8 */
+        {4, 2, ADDER_CONTINUE, 8, 1, 3}, {4, 2, ADDER_CONTINUE, 8, 2, 8}, /* 18 rows: at 4, 6 ... 18 */
+        {5, 5, ADDER_PAD, 2, 1, 1},      {5, 5, ADDER_TRUNCATE, 2, 1, 1}, {5, 5, ADDER_WRITE, 2, 1, 1},
+        {5, 5, ADDER_CONTINUE, 2, 1, 0}, {5, 5, ADDER_CONTINUE, 2, 2, 1}, {3, 3, ADDER_WRITE, 2, 1, 1},
         {1, 1, ADDER_PAD, 4, 1, 5},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

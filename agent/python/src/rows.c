@@ -186,7 +186,7 @@ static rp_status append_sequence_row(struct rows *self, writer_object *writer, e
 static rp_status append_padding(struct rows *self, writer_object *writer, int64_t timeout_ms, rp_error *err)
 {
     if (self->left == NOT_BEGUN)
-        self->left = (uint32_t)sequence_padding(&self->sequences->rule, writer->episode_steps);
+        self->left = (uint32_t)sequence_missing(&self->sequences->rule, writer->episode_steps);
     rp_status status = RP_OK;
     while (self->left > 0 && (status = append_sequence_row(self, writer, STEP_PADDING, timeout_ms, err)) == RP_OK)
         self->left--;

@@ -40,7 +40,7 @@ def test_items_are_those_of_the_model(client, seed):
     rng = np.random.default_rng(seed)
     n, length = int(rng.integers(1, 5)), int(rng.integers(1, 12))
     burn_in = int(rng.integers(0, length))
-    period = int(rng.integers(1, length - burn_in + (6 if burn_in == 0 else 1)))
+    period = int(rng.integers(1, length - burn_in + 1))
     with client.sequence_adder(n, "uniform", length=length, period=period, burn_in=burn_in, start=["state"],
                                chunk_length=int(rng.integers(0, 6))) as adder:
         episodes, made = play(rng, adder, n, 60, rng.choice([0.02, 0.1, 0.5]))
@@ -56,8 +56,8 @@ def test_items_are_those_of_the_model(client, seed):
             assert at[row].tolist() == ([i, episode, time] if kind != PADDING else [0, 0, 0])
             assert got["action"][k, row] == (time + 1 if kind in (FIRST, MID) else 0)
         taken |= {(i, episode, begin + row) for row in np.flatnonzero(trained(got["step_type"], burn_in)[k])}
-    if period <= length - burn_in:  # every step of an episode that has ended is trained on
-        assert taken >= {(i, episode, t) for i in range(n) for episode, (steps, ended) in enumerate(episodes[i]) if ended for t in range(steps)}
+    # Every step of an episode that has ended is trained on.
+    assert taken >= {(i, episode, t) for i in range(n) for episode, (steps, ended) in enumerate(episodes[i]) if ended for t in range(steps)}
 
 
 def test_the_adder_in_c_makes_the_same_items(client):
@@ -100,7 +100,7 @@ def test_overlapping_items_share_their_rows():
 
 def test_what_is_no_sequence_is_refused(client):
     for length, period, burn_in, why in ((0, 1, 0, "length is 0"), (4, 0, 0, "period is 0"), (4, 1, 4, "burn_in is 4; it may be 0 to 3"),
-                                         (10, 7, 4, "period is 7; beyond length - burn_in, which is 6")):
+                                         (5, 10, 0, "period is 10; it may be at most length - burn_in, 5")):
         with pytest.raises(replaybus.InvalidArgument, match=why):
             client.sequence_adder(1, "replay", length=length, period=period, burn_in=burn_in)
     with client.sequence_adder(2, "replay", length=2, period=1, start=["state"]) as adder:
