@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _core, nest
 from .closing import Flushing
-from .errors import BY_STATUS, DeadlineExceeded, Error
+from .errors import BY_STATUS, DeadlineExceeded, Error, InvalidArgument
 
 
 class Field(NamedTuple):
@@ -178,7 +178,7 @@ class Writer(_core.Writer, Flushing):
                  compress: bool = True, timeout: Optional[float] = None) -> None:
         if keep_alive is not None and keep_alive < 0:
             raise ValueError(f"keep_alive is {keep_alive}: it must be 0 or more steps")
-        self._options = name, chunk_length, max(keep_alive or 0, chunk_length), max_in_flight or 0, history, compress, timeout
+        self._options = name, chunk_length, max(keep_alive or 0, chunk_length, 1), max_in_flight or 0, history, compress, timeout
         self._shape: Optional[StreamShape] = None
         self._policy: Optional[int] = None  # until the stream is open
         self._group = 0
@@ -302,6 +302,9 @@ def _append_rows(writers: tuple, block: bool, steps: Any, item: Optional[Last], 
                  sequence: Optional[tuple] = None) -> int:
     """Appends all rows to one writer if they are a block, otherwise row i to writer i."""
     count, table, priority = item or (1, None, 1.0)
+    kept = writers[0]._options[2]
+    if not 1 <= count <= kept:
+        raise InvalidArgument(f"an item over the last {count} steps: it has 1 to {kept}, as many as the writer keeps (keep_alive)")
     if not isinstance(priority, (int, float)):
         priority = np.ascontiguousarray(priority, dtype=np.float64)
     if done is not None:

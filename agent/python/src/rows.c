@@ -10,6 +10,7 @@
 #include "agent/python/src/writer.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,18 +79,19 @@ static const void *cell_row(const struct rows *self, uint32_t cell, uint32_t col
     return (const char *)self->cells[cell].data + self->row * self->lead->columns[column].row_bytes;
 }
 
+/* What an item takes of its steps; NULL: all of them. */
+static const selection_object *fields_of(const struct rows *self, uint32_t steps)
+{
+    return self->sequences ? self->sequences->fields : self->transitions ? self->transitions->fields[steps - 1] : NULL;
+}
+
 static rp_status make_item(struct rows *self, writer_object *writer, uint32_t steps, int64_t timeout_ms, rp_error *err)
 {
     double priority = self->priorities ? self->priorities[self->row] : self->priority;
-    rp_status status;
-    if (self->transitions || self->sequences) {
-        const selection_object *fields =
-            self->sequences ? self->sequences->fields : self->transitions->fields[steps - 1];
-        status =
-            rp_writer_item(writer->writer, self->table, priority, fields->slices, fields->n, timeout_ms, NULL, err);
-    } else {
-        status = rp_writer_item_last(writer->writer, self->table, priority, steps, timeout_ms, NULL, err);
-    }
+    const selection_object *fields = fields_of(self, steps);
+    rp_status status =
+        fields ? rp_writer_item(writer->writer, self->table, priority, fields->slices, fields->n, timeout_ms, NULL, err)
+               : rp_writer_item_last(writer->writer, self->table, priority, steps, timeout_ms, NULL, err);
     self->items += status == RP_OK;
     return status;
 }
@@ -439,9 +441,33 @@ static bool take_extras(struct rows *self, PyObject *priorities, PyObject *done,
     return true;
 }
 
+/* Checks table, fields and priorities of the items before the first step is appended. */
+static bool check_items(const struct rows *self)
+{
+    rp_error err;
+    const writer_object *lead = self->lead;
+    const selection_object *fields = fields_of(self, self->steps);
+    rp_slice all[RP_MAX_COLUMNS];
+    for (uint32_t i = 0; i < lead->n_columns; i++)
+        all[i] = (rp_slice){.column = i, .count = self->steps};
+    for (uint32_t i = 0; i < (self->priorities ? self->n : 1); i++) {
+        double priority = self->priorities ? self->priorities[i] : self->priority;
+        if (isfinite(priority) && priority >= 0)
+            continue;
+        snprintf(err.text, sizeof err.text, "the priority of row %u is %g: it must be finite and not negative", i,
+                 priority);
+        return core_raise(RP_INVALID_ARGUMENT, err.text);
+    }
+    rp_status status = rp_writer_check_item(lead->writer, self->table, fields ? fields->slices : all,
+                                            fields ? fields->n : lead->n_columns, &err);
+    return status == RP_OK || core_raise(status, err.text);
+}
+
 static bool run_rows(struct rows *self, int64_t timeout_ms)
 {
     rp_error err;
+    if (self->table && !check_items(self))
+        return false;
     rp_status status = gate_wait(&self->lead->guarded.gate, rows_attempt, self, timeout_ms, &err);
     if (status == RP_OK || status == GATE_INTERRUPTED)
         return status == RP_OK;

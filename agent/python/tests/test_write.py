@@ -190,6 +190,12 @@ def test_vector_writer(client):
         assert [info["episode"] for info in writer.info()] == [0, 1, 0, 0]
         with pytest.raises(ValueError):
             writer.append({"x": np.arange(3.0)})
+        for wrong, why in ((Last(1, "queue", np.array([1, 1, np.nan, 1])), "row 2 is nan"), (Last(1, "queue", -1), "row 0 is -1"),
+                           (Last(1, "nowhere"), "no table 'nowhere'"), (Last(1, "strict"), "wants a field 'x'|'strict'"), (Last(3, "queue"), "1 to 2"),
+                           (Last(0, "queue"), "1 to 2")):
+            with pytest.raises(replaybus.Error, match=why):
+                writer.append({"x": np.arange(4.0)}, item=wrong)
+        assert [info["steps"] for info in writer.info()] == [3] * 4
         writer.flush(timeout=60)
     rows = sample(client, "queue", 7).data["x"].tolist()
     assert sorted(rows) == sorted([[i, i + 10] for i in range(4)] + [[i + 10, i + 20] for i in (0, 2, 3)])
