@@ -57,7 +57,7 @@ RP_API rp_status rp_admin_why(rp_client *client, int64_t timeout_ms, rp_info **o
  * without items names in "shards" one that does not answer. */
 RP_API rp_status rp_admin_list(rp_client *client, const char *table, uint64_t cursor, uint32_t limit,
                                int64_t timeout_ms, rp_info **out, rp_error *err);
-/* Fetches items by key; a fetch does not count as a sample. Missing keys are left out: see the batch's keys.
+/* Fetches items by key; a fetch does not count as a sample. Missing keys are left out: see the batch's keys. n may be 0.
  * RP_FAILED_PRECONDITION: the items do not all have the same fields; fetch them in groups that do. */
 RP_API rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *keys, uint32_t n,
                                 int64_t timeout_ms, rp_batch **out, rp_error *err);

@@ -27,7 +27,7 @@ static rp_status decode(const struct gather_answers *answers, struct batch_pool 
     return status;
 }
 
-/* Gives the one batch that has items, or all of them in one. */
+/* Gives the one batch that has items, or all of them in one; one without fields if no key was asked for. */
 static rp_status join(struct batch_pool *pool, struct rp_batch **lists, uint32_t n, rp_batch **out, rp_error *err)
 {
     struct batch_rows rows[WIRE_MAX_SHARDS];
@@ -39,6 +39,8 @@ static rp_status join(struct batch_pool *pool, struct rp_batch **lists, uint32_t
         if (lists[i] && lists[i]->info.n)
             rows[n_rows++] = (struct batch_rows){.from = lists[i], .n = lists[i]->info.n, .share = 1, .shard = i};
     }
+    if (!lists[last])
+        return batch_make(pool, &(struct batch_spec){0}, out, err);
     if (n_rows <= 1) {
         *out = lists[last];
         lists[last] = NULL;
@@ -74,9 +76,9 @@ rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *k
     struct conn_message messages[WIRE_MAX_SHARDS];
     const struct conn_message *each[WIRE_MAX_SHARDS];
     *out = NULL;
-    if (!table || !keys || n == 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "a table and at least one key are needed");
-    uint64_t *sorted = malloc(n * sizeof *sorted), *end = sorted;
+    if (!table || (!keys && n > 0))
+        return err_set(err, RP_INVALID_ARGUMENT, "a table and its items' keys are needed");
+    uint64_t *sorted = malloc(((size_t)n + 1) * sizeof *sorted), *end = sorted;
     if (!sorted)
         return err_set(err, RP_NO_MEMORY, "no memory to fetch %u items", n);
     for (uint32_t s = 0; s < client_shards(client); s++) {

@@ -154,6 +154,8 @@ def node_of_names(fields: Sequence[str]) -> Node:
     """The structure that these names describe; a flat dict if they describe none."""
     if tuple(fields) == (".",):
         return LEAF
+    if not fields:
+        return Node("dict")
     try:
         node = _build([name.split("/") for name in fields])
         if names(node) == tuple(fields):

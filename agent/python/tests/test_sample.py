@@ -185,6 +185,7 @@ def test_update_and_delete(client):
     assert client.delete("replay", keys[:3]) == (3, 0, 0)
     assert sorted(client.fetch("replay", keys).priority.tolist()) == [1] * 5 + [7] * 2
     assert client.update("replay", [], []) == (0, 0, 0)
+    assert len(client.fetch("replay", [])) == 0 and client.fetch("replay", []).data == {}
     with pytest.raises(replaybus.InvalidArgument):
         client.update("replay", keys, float("nan"))
     for wrong in ([1.5], ["key"], [None]):
