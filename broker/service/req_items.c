@@ -201,7 +201,8 @@ rp_status req_fetch(struct service *service, struct request *request, rp_error *
     RP_TRY(wire_read_keys(request->head.data, request->head.size, false, &ask, err));
     RP_TRY(find_table(service, &ask.table, &table, err));
     if (ask.key.n > REQUEST_MAX_KEYS)
-        return err_set(err, RP_INVALID_ARGUMENT, "a fetch takes at most %u keys, not %u", REQUEST_MAX_KEYS, ask.key.n);
+        return err_set(err, RP_INVALID_ARGUMENT, "a fetch takes at most %u keys, not %u: split them", REQUEST_MAX_KEYS,
+                       ask.key.n);
     struct waiter *waiter = waiter_new(service->samples, table);
     waiter->picks.table_size = table->in.size;
     bool ok = true;

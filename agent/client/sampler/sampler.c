@@ -64,8 +64,9 @@ static struct conn *conn_of(const rp_sampler *self)
 static rp_status check_options(const rp_sampler_options *options, uint32_t max_batch, uint32_t unit, rp_error *err)
 {
     if (options->batch_size > max_batch)
-        return err_set(err, RP_INVALID_ARGUMENT, "batch_size is %u; it may be 1 to %u here", options->batch_size,
-                       max_batch);
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "batch_size is %u, and the broker gives at most %u items at once: take several batches",
+                       options->batch_size, max_batch);
     if (options->in_flight > MAX_IN_FLIGHT)
         return err_set(err, RP_INVALID_ARGUMENT, "in_flight is %u; it may be 1 to %u", options->in_flight,
                        MAX_IN_FLIGHT);

@@ -29,8 +29,8 @@ PyObject *core_convert(PyObject *value, const char *name, const char *dtype, PyO
 PyObject *core_raise(int32_t status, const char *text);
 /* Reads a deadline in seconds, or None: milliseconds, -1 for None. False with an exception set. */
 bool core_timeout(PyObject *seconds, int64_t *out);
-/* Checks a count. False with an exception set, which calls it `what`. */
-bool core_count(long long count, const char *what, long long most);
+/* Checks that a count is least to most. False with an exception set, which calls it `what`. */
+bool core_count(long long count, const char *what, long long least, long long most);
 /* For the format "O&": reads a uint32_t. 0 with an exception set; the format "I" would cut larger numbers off. */
 int core_u32(PyObject *value, void *out);
 /* The UTF-8 text of a str, borrowed from it. NULL with an exception set. `what` names it in the error. */

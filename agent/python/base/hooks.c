@@ -57,12 +57,13 @@ bool core_timeout(PyObject *seconds, int64_t *out)
     return true;
 }
 
-bool core_count(long long count, const char *what, long long most)
+bool core_count(long long count, const char *what, long long least, long long most)
 {
-    if (count >= 0 && count <= most)
+    if (count >= least && count <= most)
         return true;
     char text[128];
-    snprintf(text, sizeof text, "%s is %lld: it must be 0 to %lld", what, count, most);
+    snprintf(text, sizeof text, "%s is %lld: it must be %lld or %s", what, count, count < least ? least : most,
+             count < least ? "more" : "less");
     core_raise(RP_INVALID_ARGUMENT, text);
     return false;
 }
@@ -72,8 +73,8 @@ int core_u32(PyObject *value, void *out)
     PyObject *index = PyNumber_Index(value);
     int overflow = 0;
     long long count = index ? PyLong_AsLongLongAndOverflow(index, &overflow) : 0;
-    bool ok = index && (overflow ? core_count(overflow > 0 ? LLONG_MAX : LLONG_MIN, "a count", UINT32_MAX)
-                                 : core_count(count, "a count", UINT32_MAX));
+    bool ok = index && (overflow ? core_count(overflow > 0 ? LLONG_MAX : LLONG_MIN, "a count", 0, UINT32_MAX)
+                                 : core_count(count, "a count", 0, UINT32_MAX));
     Py_XDECREF(index);
     *(uint32_t *)out = (uint32_t)count;
     return ok;

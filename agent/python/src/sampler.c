@@ -34,15 +34,13 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, P
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLppOKLL", names, &PyTuple_Type, sources, &batch_size,
                                      &in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible, &whole,
                                      pool, &seed, &tokens, &lease_ms) ||
-        !pool_memory(*pool, &options->memory) || !core_count(batch_size, "batch_size", UINT32_MAX) ||
-        !core_count(in_flight, "in_flight", UINT32_MAX) || !core_count(max_samples, "max_samples", INT64_MAX) ||
-        !core_count(tokens, "tokens_per_batch", INT32_MAX) || !core_count(lease_ms, "lease", UINT32_MAX) ||
+        !pool_memory(*pool, &options->memory) || !core_count(batch_size, "batch_size", 1, UINT32_MAX) ||
+        !core_count(in_flight, "in_flight", 0, UINT32_MAX) || !core_count(max_samples, "max_samples", 0, INT64_MAX) ||
+        !core_count(tokens, "tokens_per_batch", 0, INT32_MAX) || !core_count(lease_ms, "lease", 0, UINT32_MAX) ||
         !core_timeout(seconds, &timeout_ms))
         return false;
-    if (batch_size == 0 || (flexible && whole)) { /* zero is a default in C */
-        core_raise(RP_INVALID_ARGUMENT, flexible && whole
-                                            ? "a sample cannot be both whole (all or nothing) and flexible"
-                                            : "batch_size is 0; it must be 1 or more");
+    if (flexible && whole) {
+        core_raise(RP_INVALID_ARGUMENT, "a sample cannot be both whole (all or nothing) and flexible");
         return false;
     }
     options->batch_size = (uint32_t)batch_size;

@@ -209,8 +209,8 @@ static PyObject *writer_open(PyObject *object, PyObject *args)
     int64_t timeout_ms;
     if (!PyArg_ParseTuple(args, "OO!zLLLppO", &plan, &PyTuple_Type, &columns, &options.name, &chunk_length, &keep_alive,
                           &max_in_flight, &history, &compress, &seconds) ||
-        !core_count(chunk_length, "chunk_length", UINT32_MAX) || !core_count(keep_alive, "keep_alive", INT64_MAX) ||
-        !core_count(max_in_flight, "max_in_flight", INT64_MAX) || !core_timeout(seconds, &timeout_ms) ||
+        !core_count(chunk_length, "chunk_length", 0, UINT32_MAX) || !core_count(keep_alive, "keep_alive", 0, INT64_MAX) ||
+        !core_count(max_in_flight, "max_in_flight", 0, INT64_MAX) || !core_timeout(seconds, &timeout_ms) ||
         !gate_enter(&self->guarded.gate, "writer"))
         return NULL;
     options.chunk_length = (uint32_t)chunk_length;

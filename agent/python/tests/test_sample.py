@@ -186,6 +186,11 @@ def test_update_and_delete(client):
     assert sorted(client.fetch("replay", keys).priority.tolist()) == [1] * 5 + [7] * 2
     assert client.update("replay", [], []) == (0, 0, 0)
     assert len(client.fetch("replay", [])) == 0 and client.fetch("replay", []).data == {}
+    with pytest.raises(replaybus.InvalidArgument, match="at most 2048 keys, not 5000: split them"):
+        client.fetch("replay", range(5000))
+    for size, why in ((0, "is 0: it must be 1 or more"), (-3, "is -3: it must be 1 or more"), (10000, "is 10000, .*: take several")):
+        with pytest.raises(replaybus.InvalidArgument, match=f"batch_size {why}"):
+            client.sample("replay", size)
     with pytest.raises(replaybus.InvalidArgument):
         client.update("replay", keys, float("nan"))
     for wrong in ([1.5], ["key"], [None]):
