@@ -159,6 +159,10 @@ class Client(Closing):
     def sample(self, table: str, batch_size: int = 256, *, timeout: Timeout = DEFAULT, **options: Any) -> Batch:
         """One batch, picked now. The options are those of ``sampler``, which gets batches ahead and costs less where there are many.
 
+        After ``timeout`` the batch has the items that could be picked by then: ``batch.info["partial"]``, and ``["text"]`` says why.
+        DeadlineExceeded: there were none; with ``whole``, not all. If the items have different fields, the batch has those that agree, and
+        the next call with the same arguments gives others, of the same pick.
+
         >>> import replaybus
         >>> with replaybus.Server([replaybus.Table("replay")]) as server, server.client() as client:
         ...     client.insert({"obs": [1.0, 2.0], "reward": 1.0}, {"replay": 1.0})
