@@ -36,21 +36,22 @@ def _is_numbers(value: list) -> bool:
     return all(_is_numbers(part) if isinstance(part, list) else isinstance(part, (int, float, complex)) for part in value)
 
 
-def node_of(value: Any, leaf: tuple[type, ...] = ()) -> Node:
-    """The structure of a value. Lists of numbers are arrays, not structures, and so are values of the types in ``leaf``."""
+def node_of(value: Any, leaf: tuple[type, ...] = (), path: tuple = ()) -> Node:
+    """The structure of a value, which stands at ``path``. Lists of numbers are arrays, not structures, and so are values of the types
+    in ``leaf``."""
     if isinstance(value, leaf):
         return LEAF
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str) or not key:
                 raise TypeError(f"a key of a step is a str with at least one character, not {key!r}")
-        return _checked(Node("dict", tuple(value), _nodes(value.values(), leaf)))
+        return _checked(Node("dict", tuple(value), _nodes(value.items(), leaf, path)), path)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _checked(named_node(type(value), _nodes(value, leaf)))
+        return _checked(named_node(type(value), _nodes(zip(value._fields, value), leaf, path)), path)
     if isinstance(value, tuple):
-        return _checked(Node("tuple", tuple(range(len(value))), _nodes(value, leaf)))
+        return _checked(Node("tuple", tuple(range(len(value))), _nodes(enumerate(value), leaf, path)), path)
     if isinstance(value, list) and not _is_numbers(value):
-        return _checked(Node("list", tuple(range(len(value))), _nodes(value, leaf)))
+        return _checked(Node("list", tuple(range(len(value))), _nodes(enumerate(value), leaf, path)), path)
     return LEAF
 
 
@@ -65,13 +66,14 @@ def named_class(name: str, fields: tuple[str, ...]) -> type:
     return _known.get((name, fields)) or _known.setdefault((name, fields), collections.namedtuple(name, fields))
 
 
-def _nodes(values: Iterable[Any], leaf: tuple[type, ...]) -> tuple[Node, ...]:
-    return tuple(node_of(value, leaf) for value in values)
+def _nodes(parts: Iterable[tuple[Any, Any]], leaf: tuple[type, ...], path: tuple) -> tuple[Node, ...]:
+    return tuple(node_of(part, leaf, (*path, key)) for key, part in parts)
 
 
-def _checked(node: Node) -> Node:
+def _checked(node: Node, path: tuple) -> Node:
     if not node.parts:
-        raise ValueError(f"a {node.kind} without values has no place in a step")
+        at = f" ('{'/'.join(map(str, path))}')" if path else ""
+        raise ValueError(f"a {node.kind} without values{at} has no place in a step: leave it out")
     return node
 
 

@@ -58,15 +58,15 @@ class SequenceAdder(VectorWriter):
             rows["discount"] = self._whole if terminated is None else 1 - np.asarray(terminated, np.float32)
         rows["step_type"] = self._types
         if not self._writers[-1].is_open:
-            self._open(rows)
+            self._open(rows, steps)
         done = np.logical_or.reduce(ended) if ended else None
         given = None if last is None or done is None or not done.any() else tuple(nest.flatten(self._observation, last))
         return _append_rows(self._writers, False, rows, Last(self._rule[0], self._table, priority), done, timeout, (*self._plan, given))
 
-    def _open(self, rows: dict[str, Any]) -> None:
+    def _open(self, rows: dict[str, Any], given: dict[str, Any]) -> None:
         if "observation" not in rows or not self._start <= rows.keys() - {"observation", "discount", "step_type"}:
-            raise InvalidArgument(f"a step has an observation and the values of start ({', '.join(sorted(self._start))}), and this one has "
-                                  f"{', '.join(rows)}")
+            raise InvalidArgument(f"a step needs {', '.join(['observation', *sorted(self._start)])}, and this one has "
+                                  f"{', '.join(given)}")
         step = _first_row(rows)
         for writer in self._writers:
             writer._first(step)

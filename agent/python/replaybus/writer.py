@@ -1,6 +1,7 @@
 """Writing: steps go into a stream, and items refer to slices of its recent steps."""
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 import time
@@ -100,6 +101,8 @@ class Column(Compared):
 def _field_of(value: Any) -> Field:
     """The field of an example value, or of a Field."""
     if isinstance(value, Field):
+        if None in value.shape:
+            raise ValueError(f"the shape {value.shape} has None: write that of one step, without the dimension of steps")
         return Field(np.dtype(value.dtype).name if value.dtype != "bfloat16" else "bfloat16", tuple(map(int, value.shape)))
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
@@ -121,12 +124,14 @@ def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nda
     if array.shape != shape:
         raise ValueError(f"column '{name}' has shape {shape}, and the value has {array.shape}")
     is_number = isinstance(value, (bool, int, float, complex, list))
-    if not is_number and not np.can_cast(array.dtype, want, "same_kind"):
-        raise ValueError(f"column '{name}' is {dtype}, and the value is {array.dtype}: convert it first")
-    out = np.ascontiguousarray(array, dtype=want).reshape(shape)
-    if is_number and want.kind in "iub" and not np.array_equal(out, array):
-        raise ValueError(f"column '{name}' is {dtype}, which cannot hold {value!r}")
-    return out
+    if dtype == "bfloat16" and array.dtype.kind == "f" or not is_number and not np.can_cast(array.dtype, want, "same_kind"):
+        how = "to uint16 with the same bits" if dtype == "bfloat16" else "first"
+        raise ValueError(f"column '{name}' is {dtype}, and the value is {array.dtype}: convert it {how}")
+    with contextlib.suppress(OverflowError):
+        out = np.ascontiguousarray(array, dtype=want).reshape(shape)
+        if not is_number or want.kind not in "iub" or np.array_equal(out, array):
+            return out
+    raise ValueError(f"column '{name}' is {dtype}, which cannot hold {value!r}")
 
 
 _ELEMENTS = ("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128").split()
@@ -153,8 +158,8 @@ class StreamShape:
         for name, leaf in zip(self.names, nest.flatten(self.node, spec)):
             try:
                 self.fields.append(_field_of(leaf))
-            except ValueError as error:
-                raise ValueError(f"column '{name}': {error}") from None
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"column '{name}': {error}") from None
 
 
 class Writer(_core.Writer, Flushing):

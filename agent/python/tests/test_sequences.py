@@ -104,7 +104,7 @@ def test_what_is_no_sequence_is_refused(client):
         with pytest.raises(replaybus.InvalidArgument, match=why):
             client.sequence_adder(1, "replay", length=length, period=period, burn_in=burn_in)
     with client.sequence_adder(2, "replay", length=2, period=1, start=["state"]) as adder:
-        with pytest.raises(replaybus.InvalidArgument, match="the values of start .state., and this one has observation"):
+        with pytest.raises(replaybus.InvalidArgument, match="needs observation, state, and this one has observation$"):
             adder.add({"observation": np.zeros(2)})
         rows = {"observation": np.zeros(2), "state": np.zeros(2)}
         with pytest.raises(replaybus.InvalidArgument, match="give the last observations"):

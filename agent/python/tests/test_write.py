@@ -1,4 +1,5 @@
 """Writing: every call of a writer, and what it refuses."""
+import re
 import time
 
 import numpy as np
@@ -151,15 +152,19 @@ def test_values_are_converted_or_refused(client):
                 writer.append(wrong)
         assert writer.info()["steps"] == 2
         writer.item("queue", 1.0, 1)
+    with client.writer({"b": Field("bfloat16"), "n": 0}) as writer:
+        for wrong, why in (({"b": np.float32(1)}, "to uint16 with the same bits"), ({"b": 1.0}, "same bits"), ({"n": 2**70}, "'n' is int64")):
+            with pytest.raises(ValueError, match=why):
+                writer.append({"b": np.uint16(1), "n": 1, **wrong})
     assert sample(client, "queue").data["i"].tolist() == [[[0, 2]]]
 
 
 def test_structures_that_are_refused(client):
     with client.writer() as writer:
-        for step, error in (({}, ValueError), ({"a": ()}, ValueError), ({1: 2.0}, TypeError), ({"": 2.0}, TypeError),
-                            ({"a": np.zeros((1,) * 9)}, ValueError),
-                            ({"a": np.array(["text"])}, ValueError)):
-            with pytest.raises(error):
+        for step, error in (({}, "a dict without"), ({"a": [{"b": ()}]}, "('a/0/b')"), ({1: 2.0}, "not 1"), ({"": 2.0}, "not ''"),
+                            ({"a": np.zeros((1,) * 9)}, "9 dimensions"), ({"a": Field("int8", (None, 4))}, "'a': the shape (None, 4)"),
+                            ({"a": np.array(["text"])}, "'a': ndarray")):
+            with pytest.raises((ValueError, TypeError), match=re.escape(error)):
                 writer.append(step)
         assert not writer.is_open
         writer.append({"a": 1.0})
@@ -228,7 +233,7 @@ def test_errors_of_items(client):
         for wrong, error in ((("reply",), replaybus.NotFound), (("replay", -1), replaybus.InvalidArgument),
                              (("replay", float("nan")), replaybus.InvalidArgument), (("replay", 1, 0), replaybus.InvalidArgument),
                              (("replay", 1, 2), replaybus.Error), ((3,), TypeError), ((), TypeError),
-                             (("replay", "x"), TypeError), (("replay", 1, 1, -1), ValueError),
+                             (("replay", "x"), TypeError), (("replay", 1, 1, -1), ValueError), (("replay", 1, 1, "x"), TypeError),
                              (("replay", 1, 1, None, 5, 6), TypeError)):
             with pytest.raises(error):
                 writer.item(*wrong)
