@@ -31,6 +31,8 @@ PyObject *core_raise(int32_t status, const char *text);
 bool core_timeout(PyObject *seconds, int64_t *out);
 /* Checks that a count is least to most. False with an exception set, which calls it `what`. */
 bool core_count(long long count, const char *what, long long least, long long most);
+/* Reads a number. False with an exception set, which calls it `what`. */
+bool core_number(PyObject *value, const char *what, double *out);
 /* For the format "O&": reads a uint32_t. 0 with an exception set; the format "I" would cut larger numbers off. */
 int core_u32(PyObject *value, void *out);
 /* The UTF-8 text of a str, borrowed from it. NULL with an exception set. `what` names it in the error. */

@@ -46,10 +46,9 @@ bool core_timeout(PyObject *seconds, int64_t *out)
     if (seconds == Py_None)
         return true;
     double value = PyFloat_AsDouble(seconds);
-    if (PyErr_Occurred())
-        return false;
     if (!(value >= 0)) {
-        PyErr_Format(PyExc_ValueError, "a timeout is None or at least 0 seconds, not %R", seconds);
+        PyErr_Format(PyErr_Occurred() ? PyExc_TypeError : PyExc_ValueError,
+                     "a timeout is None or at least 0 seconds, not %R", seconds);
         return false;
     }
     if (value < FOREVER_S)
@@ -68,6 +67,15 @@ bool core_count(long long count, const char *what, long long least, long long mo
     return false;
 }
 
+bool core_number(PyObject *value, const char *what, double *out)
+{
+    *out = PyFloat_AsDouble(value);
+    if (*out != -1.0 || !PyErr_Occurred())
+        return true;
+    PyErr_Format(PyExc_TypeError, "%s is a number, not %R", what, value);
+    return false;
+}
+
 int core_u32(PyObject *value, void *out)
 {
     PyObject *index = PyNumber_Index(value);
@@ -83,7 +91,7 @@ int core_u32(PyObject *value, void *out)
 const char *core_text(PyObject *text, const char *what)
 {
     if (!text || !PyUnicode_Check(text)) {
-        PyErr_Format(PyExc_TypeError, "%s is a str", what);
+        PyErr_Format(PyExc_TypeError, "%s is a str, not %R", what, text ? text : Py_None);
         return NULL;
     }
     return PyUnicode_AsUTF8AndSize(text, NULL);

@@ -145,13 +145,15 @@ class Client(Closing):
 
         A writer costs less where there are many steps.
         """
+        if not isinstance(priorities, Mapping):
+            raise TypeError(f"priorities is a dict such as {{'replay': 1.0}}, not {priorities!r}")
         shape = StreamShape(data)
 
         def use(writer: Writer) -> None:
             selection = writer.select(nest.pack(shape.node, (column[-1] for column in writer.columns_flat())))
             writer.append(data, self._seconds(timeout))
             for table, priority in priorities.items():
-                writer.item(table, float(priority), selection, self._seconds(timeout))
+                writer.item(table, priority, selection, self._seconds(timeout))
             writer.flush(timeout=self._seconds(timeout))
 
         self._keep(("insert", shape.names, *shape.fields), lambda: self.writer(data, timeout=timeout), use)

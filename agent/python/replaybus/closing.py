@@ -21,6 +21,9 @@ class Closing:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{type(self).__name__}: it cannot be pickled; pickle its client, and make another one there")
+
 
 class Flushing(Closing):
     """Its ``close(timeout)`` waits for the broker. After an exception it waits a second, and does not hide the exception."""

@@ -1,7 +1,7 @@
 """Named, versioned values at the broker, counters, and the sum over parallel learners."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -71,6 +71,8 @@ class Params:
 
     def put(self, name: str, data: Any, timeout: Timeout = DEFAULT) -> int:
         """Stores a new version and returns its number. data: anything with the buffer protocol."""
+        if isinstance(data, (dict, str, type(None))):
+            raise TypeError(f"slot {name!r} takes bytes or an array, not {data!r:.80}: replaybus.weights.encode makes bytes of a dict of arrays")
         return self._client._request("put", timeout, name, 0, 0, data)
 
     def get(self, name: str, have: int = 0, timeout: Timeout = DEFAULT) -> Param:
@@ -103,6 +105,10 @@ class Params:
     def __contains__(self, name: str) -> bool:
         """Whether the slot has a version."""
         return self._newest(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the slots that have a version."""
+        return iter([slot["name"] for slot in self._client.info()["slots"] if slot["version"]])
 
     def __repr__(self) -> str:
         return f"<replaybus.Params of {self._client!r}>"

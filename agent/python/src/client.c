@@ -312,10 +312,11 @@ static bool take_buffer(PyObject *object, Py_buffer *view)
 static enum kind read_request(struct request *self, PyObject *args)
 {
     const char *name;
-    PyObject *seconds, *data = Py_None, *keys = Py_None, *values = Py_None;
+    PyObject *seconds, *text = Py_None, *data = Py_None, *keys = Py_None, *values = Py_None;
     long long number = 0;
-    if (!PyArg_ParseTuple(args, "sO|zLO&OOO", &name, &seconds, &self->text, &number, core_u32, &self->count, &data,
-                          &keys, &values) ||
+    if (!PyArg_ParseTuple(args, "sO|OLO&OOO", &name, &seconds, &text, &number, core_u32, &self->count, &data, &keys,
+                          &values) ||
+        (text != Py_None && !(self->text = core_text(text, "the name of a table, slot or counter"))) ||
         !core_timeout(seconds, &self->timeout_ms) || !take_buffer(data, &self->data) ||
         !take_buffer(keys, &self->keys) || !take_buffer(values, &self->values))
         return KINDS;

@@ -26,16 +26,17 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, P
     static char *names[] = {"sources", "batch_size",       "in_flight", "beta",  "distinct",
                             "timeout", "max_samples",      "flexible",  "whole", "pool",
                             "seed",    "tokens_per_batch", "lease_ms",  NULL};
-    PyObject *seconds = Py_None;
+    PyObject *seconds = Py_None, *beta = NULL;
     int distinct = 0, flexible = 0, whole = 0;
     long long batch_size = 256, in_flight = 4, max_samples = 0, tokens = 0, lease_ms = 0;
     int64_t timeout_ms;
     unsigned long long seed = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLppOKLL", names, &PyTuple_Type, sources, &batch_size,
-                                     &in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible, &whole,
-                                     pool, &seed, &tokens, &lease_ms) ||
-        !pool_memory(*pool, &options->memory) || !core_count(batch_size, "batch_size", 1, UINT32_MAX) ||
-        !core_count(in_flight, "in_flight", 0, UINT32_MAX) || !core_count(max_samples, "max_samples", 0, INT64_MAX) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLOpOLppOKLL", names, &PyTuple_Type, sources, &batch_size,
+                                     &in_flight, &beta, &distinct, &seconds, &max_samples, &flexible, &whole, pool,
+                                     &seed, &tokens, &lease_ms) ||
+        (beta && !core_number(beta, "beta", &options->beta)) || !pool_memory(*pool, &options->memory) ||
+        !core_count(batch_size, "batch_size", 1, UINT32_MAX) || !core_count(in_flight, "in_flight", 0, UINT32_MAX) ||
+        !core_count(max_samples, "max_samples", 0, INT64_MAX) ||
         !core_count(tokens, "tokens_per_batch", 0, INT32_MAX) || !core_count(lease_ms, "lease", 0, UINT32_MAX) ||
         !core_timeout(seconds, &timeout_ms))
         return false;

@@ -209,7 +209,8 @@ static PyObject *writer_open(PyObject *object, PyObject *args)
     int64_t timeout_ms;
     if (!PyArg_ParseTuple(args, "OO!zLLLppO", &plan, &PyTuple_Type, &columns, &options.name, &chunk_length, &keep_alive,
                           &max_in_flight, &history, &compress, &seconds) ||
-        !core_count(chunk_length, "chunk_length", 0, UINT32_MAX) || !core_count(keep_alive, "keep_alive", 0, INT64_MAX) ||
+        !core_count(chunk_length, "chunk_length", 0, UINT32_MAX) ||
+        !core_count(keep_alive, "keep_alive", 0, INT64_MAX) ||
         !core_count(max_in_flight, "max_in_flight", 0, INT64_MAX) || !core_timeout(seconds, &timeout_ms) ||
         !gate_enter(&self->guarded.gate, "writer"))
         return NULL;
@@ -382,8 +383,8 @@ static PyObject *writer_item(PyObject *object, PyObject *const *args, Py_ssize_t
     item.table = core_text(values[0], "a table's name");
     if (!item.table || (values[3] && !core_timeout(values[3], &timeout_ms)))
         return NULL;
-    item.priority = values[1] ? PyFloat_AsDouble(values[1]) : 1.0;
-    if ((item.priority == -1.0 && PyErr_Occurred()) || !read_slices(object, values[2], &item, &selection))
+    if ((values[1] && !core_number(values[1], "a priority", &item.priority)) ||
+        !read_slices(object, values[2], &item, &selection))
         return NULL;
     unsigned long long group = values[4] && values[4] != Py_None ? PyLong_AsUnsignedLongLong(values[4]) : self->group;
     bool ok = !PyErr_Occurred() && enter_open(self, NULL);

@@ -180,13 +180,19 @@ def test_self_test():
     assert replaybus.__version__ in out.stdout and "self-test" in out.stdout
 
 
-def test_mistakes_have_sentences(server):
+def test_mistakes_have_sentences(server, client):
     with pytest.raises(TypeError, match=r"Server\(\[Table"):
         replaybus.Server(replaybus.Table("t"))
     with pytest.raises(TypeError, match="max_sise"):
         replaybus.Table("replay", max_sise=3)
     with pytest.raises(TypeError, match="a server cannot be pickled"):
         pickle.dumps(server)
+    for call, why in ((lambda: pickle.dumps(client.writer()), "Writer: .* pickle its client"), (lambda: client.params[3], "slot or counter is a str, not 3"),
+                      (lambda: client.params.put("a", {"w": 1}), "weights.encode"), (lambda: client.sampler("replay", beta="a"), "beta is a number"),
+                      (lambda: client.insert({"x": 1.0}, ["replay"]), "priorities is a dict"), (lambda: client.info(timeout="a"), "timeout is None or")):
+        with pytest.raises(TypeError, match=why):
+            call()
+    assert client.params.put("named", b"") and "named" in list(client.params)
     for endpoint in ("localhost:7600", "7600"):
         with pytest.raises(ValueError, match="tcp://HOST:PORT"):
             replaybus.Client(endpoint)
