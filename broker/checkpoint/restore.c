@@ -199,16 +199,24 @@ static rp_status layouts_match(const struct loading *self, rp_error *err)
     return RP_OK;
 }
 
-static void match_tables(struct loading *self)
+static rp_status match_tables(struct loading *self, rp_error *err)
 {
     const struct tables *tables = self->state->tables;
+    const char *load = self->state->config->checkpoint_load;
+    bool drop = load && strcmp(load, "drop_tables") == 0;
     for (uint32_t i = 0; i < self->n_tables; i++) {
         const struct loaded_table *from = &self->tables[i];
         struct table *table = from->table;
+        if (!from->configured && table->in.size && !drop)
+            return err_set(err, RP_FAILED_PRECONDITION,
+                           "table '%.64s' has %u items and is not configured: add it to tables, or start with "
+                           "checkpoint.load: drop_tables to drop the items of all tables that are not configured",
+                           table->name, table->in.size);
+        if (!from->configured && table->in.size)
+            log_line(LEVEL_WARN, "B0514", "the items of a table that is not configured are dropped",
+                     "table=%s items_left_out=%u", log_text(table->name), table->in.size);
         if (!from->configured) {
             self->left_out += table->in.size;
-            log_line(LEVEL_WARN, "B0514", "a table is not configured any more: left out", "table=%s items_left_out=%u",
-                     log_text(table->name), table->in.size);
             continue;
         }
         keep_change(table, &from->limiter);
@@ -222,6 +230,7 @@ static void match_tables(struct loading *self)
         if (!known)
             log_line(LEVEL_INFO, "B0515", "a table is new", "table=%s", tables->list[t].name);
     }
+    return RP_OK;
 }
 
 /* ---- items ---- */
@@ -553,7 +562,7 @@ static rp_status loading_finish(struct loading *self, bool newest, rp_error *err
         if (self->layouts[i])
             layouts_release(self->state->layouts, self->layouts[i]);
     self->n_layouts = 0;
-    match_tables(self);
+    RP_TRY(match_tables(self, err));
     RP_TRY(groups_match(self, err));
     RP_TRY(layouts_match(self, err));
     RP_TRY(take_chunks(self, err));

@@ -85,8 +85,8 @@ static const struct schema_row rows[] = {
     {"checkpoint.keep", SCHEMA_INT, ROOT(checkpoint_keep), "3", 0, 1000, NULL, 0,
      "number of checkpoints to keep; 0: without a journal, none are made"},
     {"checkpoint.load", SCHEMA_STRING, ROOT(checkpoint_load), "newest", 0, 0, NULL, 0,
-     "what to start from: newest; salvage (also with a damaged journal, up to the damage); none; or a checkpoint's "
-     "number, without the journal after it"},
+     "what to start from: newest; drop_tables (newest, without tables that are not configured); salvage (also with a "
+     "damaged journal, up to the damage); none; or a checkpoint's number, without the journal after it"},
     {"storage.memory", SCHEMA_BYTES, ROOT(storage_memory), "0", 0, 9e18, NULL, 0,
      "keep this many bytes of chunks in memory and the cold chunks in the folder; 0: all in memory"},
     {"storage.disk", SCHEMA_BYTES, ROOT(storage_disk), "0", 0, 9e18, NULL, 0,
@@ -643,9 +643,10 @@ static void check_disk(const struct broker_config *config, struct schema_report 
         schema_problem(report, "storage.memory", "must be at most memory_limit");
     const char *load = config->checkpoint_load;
     int64_t number;
-    if (load && strcmp(load, "newest") != 0 && strcmp(load, "salvage") != 0 && strcmp(load, "none") != 0 &&
-        (!schema_parse_int(load, &number) || number < 1))
-        schema_problem(report, "checkpoint.load", "'%s' is neither newest, salvage, none nor a number", load);
+    if (load && strcmp(load, "newest") != 0 && strcmp(load, "drop_tables") != 0 && strcmp(load, "salvage") != 0 &&
+        strcmp(load, "none") != 0 && (!schema_parse_int(load, &number) || number < 1))
+        schema_problem(report, "checkpoint.load", "'%s' is neither newest, drop_tables, salvage, none nor a number",
+                       load);
 }
 
 /* ---- shards */

@@ -69,7 +69,7 @@ struct broker_config {
     int64_t journal_max; /* bytes of journal after which a checkpoint is made */
     int64_t checkpoint_every_ns; /* 0: only on request, not even at the end */
     int64_t checkpoint_keep;     /* 0, without a journal: none are made */
-    char *checkpoint_load;       /* newest, salvage, none, or a number */
+    char *checkpoint_load;       /* newest, drop_tables, salvage, none, or a number */
     int64_t storage_memory;      /* 0: all data stays in memory */
     int64_t storage_disk;
     int32_t security_mode; /* enum security_mode */

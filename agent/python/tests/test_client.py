@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import fill, served
 from replaybus import Field
 
 
@@ -138,6 +139,23 @@ def test_server_keeps_its_data(tmp_path, mode):
             with client.writer() as writer:
                 writer.append(1.0)
                 writer.item("t")
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_items_of_a_table_are_dropped_only_by_the_word(tmp_path, shards):
+    def served_again(name, **config):
+        return served(replaybus.Table(name), journal=tmp_path, shards=shards, config=config)
+
+    with served_again("replay") as client:
+        fill(client, n=10)
+    with pytest.raises(replaybus.Unavailable, match=rf"{tmp_path}.*table 'replay' has \d+ items and is not configured.*drop_tables"):
+        served_again("reply").__enter__()
+    with served_again("replay") as client:
+        assert client.info("replay")["tables"][0]["size"] == 10
+    with served_again("reply", checkpoint={"load": "drop_tables"}) as client:
+        assert client.tables == ["reply"]
+    with served_again("replay") as client:  # without the word: an empty table may go
+        assert client.info("replay")["tables"][0]["size"] == 0
 
 
 def test_server_says_what_is_wrong():

@@ -164,7 +164,8 @@ TEST(metadata_is_kept_unless_the_configuration_has_other)
 CASE(tables_come_and_go)
 {
     begin(f, 20);
-    again(f, "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n", NULL);
+    again(f, "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n",
+          "checkpoint: {load: drop_tables}\n");
     assert_int_equal(embed_table(&f->embed, "other")->in.size, 0);
     struct testpeer *peer = testpeer_opened(&f->embed, false);
     testpeer_inserted(peer, "other", 500, 3, 1);
