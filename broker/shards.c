@@ -107,6 +107,11 @@ void shards_bind_again(struct broker_config *config, uint32_t shard, const char 
 
 /* ---- the parent */
 
+bool shards_lost_parent(int64_t parent)
+{
+    return parent && getppid() != parent;
+}
+
 struct shard {
     pid_t pid;  /* 0: it does not run */
     int link;   /* -1: none */
@@ -118,7 +123,8 @@ struct shard {
 struct parent {
     struct broker_config *config; /* a shard changes its own copy */
     const char *endpoints_file;
-    bool again; /* binds the ports that the file has from before */
+    bool again;    /* binds the ports that the file has from before */
+    int64_t owner; /* see shards_lost_parent; 0: none */
     shards_serve_fn *serve;
     void *ctx;
     uint32_t n;
@@ -332,8 +338,9 @@ static void take_signal(struct parent *self)
         reap(self);
         return;
     }
-    if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
-        parent_stop(self, (int)info.ssi_signo);
+    bool lost = info.ssi_signo == SIGHUP && shards_lost_parent(self->owner);
+    if (lost || info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
+        parent_stop(self, lost ? SIGTERM : (int)info.ssi_signo);
         return;
     }
     if (info.ssi_signo == SIGHUP)
@@ -401,9 +408,11 @@ static bool take_signals(struct parent *self)
     return self->signals >= 0;
 }
 
-int shards_run(struct broker_config *config, const char *endpoints_file, bool again, shards_serve_fn *serve, void *ctx)
+int shards_run(struct broker_config *config, const char *endpoints_file, bool again, int64_t parent,
+               shards_serve_fn *serve, void *ctx)
 {
-    struct parent self = {.config = config, .endpoints_file = endpoints_file, .serve = serve, .ctx = ctx};
+    struct parent self = {
+        .config = config, .endpoints_file = endpoints_file, .owner = parent, .serve = serve, .ctx = ctx};
     self.again = again && endpoints_file && endpoints_file[0];
     self.n = config_shards(config);
     self.shards = need_alloc(self.n * sizeof *self.shards);

@@ -40,9 +40,14 @@ struct shard_link {
 typedef int shards_serve_fn(void *ctx, struct broker_config *config, const struct shard_link *link);
 
 /* Starts config_shards(config) shards and keeps them running until SIGTERM or SIGINT. Writes their endpoints to standard output and,
- * if it is not NULL, to endpoints_file. again: see shards_bind_again. Returns the exit status of the program; in a shard's process,
- * the shard's. */
-int shards_run(struct broker_config *config, const char *endpoints_file, bool again, shards_serve_fn *serve, void *ctx);
+ * if it is not NULL, to endpoints_file. again: see shards_bind_again. parent: see shards_lost_parent. Returns the exit status of the
+ * program; in a shard's process, the shard's. */
+int shards_run(struct broker_config *config, const char *endpoints_file, bool again, int64_t parent,
+               shards_serve_fn *serve, void *ctx);
+
+/* Asked after each SIGHUP, which the kernel sends when the thread that has started this process ends: true if all of its process, whose id
+ * is `parent`, has. 0: nobody's end counts. */
+bool shards_lost_parent(int64_t parent);
 
 /* Gives endpoints on any free port or with any ipc name those that a broker before this one has written, so that its clients find this
  * one. A file that does not exist changes nothing. */

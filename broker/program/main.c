@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "agent/view/page.h"
@@ -267,16 +268,19 @@ static void on_signal(int number)
 
 static atomic_bool ended;
 
-/* Opens the log anew at each SIGHUP, which is blocked in all threads and taken by this one, until the broker has ended. */
-static void *hangup_thread(void *unused)
+/* Opens the log anew at each SIGHUP, which is blocked in all threads and taken by this one, until the broker has ended. *parent: a
+ * process at whose end the kernel sends one, too, and stops the broker; 0: none. */
+static void *hangup_thread(void *parent)
 {
-    (void)unused;
     sigset_t set;
     pthread_setname_np(pthread_self(), "signals");
     sigemptyset(&set);
     sigaddset(&set, SIGHUP);
-    for (int number; sigwait(&set, &number) == 0 && !atomic_load(&ended);)
+    for (int number; sigwait(&set, &number) == 0 && !atomic_load(&ended);) {
         log_reopen();
+        if (shards_lost_parent(*(int64_t *)parent))
+            kill(getpid(), SIGTERM);
+    }
     return NULL;
 }
 
@@ -303,7 +307,8 @@ struct options {
     const char *endpoints_file;
     struct key page_key; /* of the pages of all shards that this process starts */
     bool has_page_key;
-    int log_level; /* -1: as the configuration says */
+    int log_level;  /* -1: as the configuration says */
+    int64_t parent; /* ends with this process; 0: with none */
     bool print, reference, again;
 };
 
@@ -338,6 +343,8 @@ static const struct cli_option rows[] = {
     {"again", 0, NULL,
      "bind the ports and ipc names that the endpoints file has from the last start, instead of free ones", 1,
      CLI_SWITCH, AT(again)},
+    {"parent", 0, "PID", "stop when the process PID has ended, which has started this one", 1, CLI_WHOLE, AT(parent),
+     .least = 1},
     {"check", 0, NULL, "read the configuration, report every mistake, start nothing", 1, CLI_SWITCH,
      AT(settings.check)},
     {"print-config", 0, NULL, "print the whole configuration with defaults and help as YAML", 1, CLI_SWITCH, AT(print)},
@@ -471,11 +478,12 @@ static int run(void *ctx, struct broker_config *config, const struct shard_link 
 {
     rp_error err = {0};
     pthread_t hangups;
+    int64_t parent = link ? 0 : ((struct options *)ctx)->parent;
     if (log_open(config->log_file, &err) != RP_OK) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
         return 1;
     }
-    if (pthread_create(&hangups, NULL, hangup_thread, NULL) != 0) {
+    if (pthread_create(&hangups, NULL, hangup_thread, &parent) != 0) {
         fputs("replay-broker: no memory for a thread\n", stderr);
         return 1;
     }
@@ -497,7 +505,7 @@ static int run_parent(struct options *options, struct broker_config *config, con
     if (config->http[0])
         options->has_page_key = key_make(&options->page_key, "page", NULL) == RP_OK;
     config_make_parts(config, config_folder(config));
-    int status = shards_run(config, path, options->again, run, options);
+    int status = shards_run(config, path, options->again, options->parent, run, options);
     key_wipe(&options->page_key);
     return status;
 }
@@ -508,6 +516,12 @@ static int run_all(struct options *options, struct broker_config *config)
     const char *path = options->endpoints_file;
     rp_error err = {0};
     rp_status status = config_check_folder(config, config_folder(config), &err);
+    if (options->parent)
+        prctl(PR_SET_PDEATHSIG, SIGHUP); /* at the end of a thread of the parent, too */
+    if (status == RP_OK && shards_lost_parent(options->parent))
+        status =
+            err_set(&err, RP_INVALID_ARGUMENT, "--parent %lld: that process has not started this one, or has ended",
+                    (long long)options->parent);
     if (config->shards.count == 0)
         log_line(LEVEL_INFO, "B0704", "shards is auto: this is one broker",
                  "hint=\"replay-launch measures how many pay; --shards N starts N\"");

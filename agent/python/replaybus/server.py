@@ -14,7 +14,7 @@ import time
 import weakref
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, TypeVar, Union
+from typing import IO, Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, TypeVar, Union
 
 from . import _core, log
 from .client import Client
@@ -100,6 +100,7 @@ class Server(Closing):
         self.endpoints: list[str] = []
         self._cores: list[_core.Server] = []
         self.process: Optional[subprocess.Popen] = None
+        self._log: Optional[IO[bytes]] = None
         settings = _settings(tables, port, journal, checkpoint, config)
         try:
             if mode == "thread":
@@ -135,27 +136,23 @@ class Server(Closing):
     def _run_process(self, settings: dict, log_level: str, timeout: float) -> None:
         if self.shards > 1:
             settings["shards"] = self.shards
-        self._folder = tempfile.mkdtemp(prefix="replaybus-")
-        path = os.path.join(self._folder, "broker.json")
-        Path(path).write_text(_yaml(settings), encoding="utf-8")
-        self._endpoints = os.path.join(self._folder, "endpoints")
-        self._start(path, log_level)
-        self.endpoints = self._await(timeout)
+        self._log = tempfile.TemporaryFile()
+        with tempfile.TemporaryDirectory(prefix="replaybus-") as folder:  # a program that is killed leaves nothing
+            path, endpoints = os.path.join(folder, "broker.json"), os.path.join(folder, "endpoints")
+            Path(path).write_text(_yaml(settings), encoding="utf-8")
+            command = [broker_program(), "-c", path, "--endpoints-file", endpoints, "--log-level", log_level, "--parent", str(self._pid)]
+            # A session of its own: Ctrl-C reaches this process, which stops the broker when it is done with it.
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                                            start_new_session=True)
+            self.endpoints = self._await(endpoints, timeout)
         self.endpoint = self.endpoints[0]
 
-    def _start(self, path: str, log_level: str) -> None:
-        command = [broker_program(), "-c", path, "--endpoints-file", self._endpoints, "--log-level", log_level]
-        with open(os.path.join(self._folder, "log"), "wb") as log:
-            # A session of its own: Ctrl-C reaches this process, which stops the broker when it is done with it.
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            start_new_session=True)
-
-    def _await(self, timeout: float) -> list[str]:
+    def _await(self, file: str, timeout: float) -> list[str]:
         """The service endpoints of all shards, as soon as they are bound."""
         deadline = time.monotonic() + timeout
         while True:
-            if os.path.exists(self._endpoints):
-                lines = [line.partition(" ") for line in Path(self._endpoints).read_text().splitlines()]
+            if os.path.exists(file):
+                lines = [line.partition(" ") for line in Path(file).read_text().splitlines()]
                 found = [endpoint.strip() for name, _, endpoint in lines if name.split(".")[-1] == "service" and endpoint]
                 if found:
                     return found
@@ -171,8 +168,8 @@ class Server(Closing):
     def log(self) -> str:
         """What a broker in a process of its own has logged. One in a thread logs to the logger "replaybus"."""
         try:
-            return Path(self._folder, "log").read_text(errors="replace")
-        except OSError:
+            return Path("/proc/self/fd", str(self._log.fileno())).read_text(errors="replace") if self._log else ""
+        except ValueError:  # it has stopped
             return ""
 
     def client(self, *, name: Optional[str] = None, timeout: Optional[float] = 30.0) -> Client:
@@ -195,6 +192,8 @@ class Server(Closing):
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)  # with all shards: they are its group
                 self.process.wait()
+        if self._log is not None:
+            self._log.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 

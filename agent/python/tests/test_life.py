@@ -2,6 +2,7 @@
 import contextlib
 import functools
 import gc
+import glob
 import itertools
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -19,7 +21,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import beside, fill, in_child, run_threads, until
+from conftest import beside, fill, in_child, run_threads, served, until
 from replaybus import Last
 
 
@@ -82,6 +84,27 @@ def test_interpreter_exit(server, client):
     assert client.info("uniform")["tables"][0]["size"] == 1
     with pytest.raises(ProcessLookupError):
         os.kill(int(out.stdout), 0)
+
+
+@pytest.mark.parametrize("shards, end", [(1, "SIGTERM"), (2, "SIGKILL")])
+def test_a_broker_ends_in_order_with_a_program_that_is_killed(tmp_path, shards, end):
+    left = set(glob.glob(f"{tempfile.gettempdir()}/replaybus-*"))
+    out = run_script(f"""
+        import os, signal, sys, threading, replaybus
+        def start():
+            global server
+            server = replaybus.Server([replaybus.Table("t")], checkpoint=sys.argv[1], shards={shards})
+        thread = threading.Thread(target=start)
+        thread.start(), thread.join()
+        server.client().insert(1.0, {{"t": 1.0}})  # it does not end with the thread that has started it
+        print(server.process.pid, flush=True)
+        os.kill(os.getpid(), signal.{end})
+    """, str(tmp_path))
+    assert out.returncode == -signal.Signals[end]
+    until(lambda: not os.path.exists(f"/proc/{int(out.stdout)}/exe"))
+    assert set(glob.glob(f"{tempfile.gettempdir()}/replaybus-*")) == left
+    with served(replaybus.Table("t"), checkpoint=tmp_path, shards=shards) as client:
+        assert client.info("t")["tables"][0]["size"] == 1
 
 
 def test_exception_inside_a_block(client):
