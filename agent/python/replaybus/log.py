@@ -29,6 +29,14 @@ def _emit(level: int, line: str) -> None:
         logger.log(LEVELS[_NAMES[level]], "%s", text)
 
 
+def hand_on(lines: str) -> None:
+    """Hands on what a broker in a process of its own has logged; endpoints that it has printed stand between the lines."""
+    for line in lines.splitlines():
+        level = (line.split(None, 2) + ["", ""])[1]
+        if level in _NAMES[_NAMES.index(_level):]:
+            _emit(_NAMES.index(level), line)
+
+
 def log_level(level: str) -> None:
     """Sets from which level on the library's lines reach the logger: debug, info, warn, error or off."""
     if level not in LEVELS:

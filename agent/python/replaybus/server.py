@@ -146,6 +146,7 @@ class Server(Closing):
                                             start_new_session=True)
             self.endpoints = self._await(endpoints, timeout)
         self.endpoint = self.endpoints[0]
+        log.hand_on(self.log())
 
     def _await(self, file: str, timeout: float) -> list[str]:
         """The service endpoints of all shards, as soon as they are bound."""

@@ -142,7 +142,7 @@ def test_server_keeps_its_data(tmp_path, mode):
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_items_of_a_table_are_dropped_only_by_the_word(tmp_path, shards):
+def test_items_of_a_table_are_dropped_only_by_the_word(tmp_path, shards, caplog):
     def served_again(name, **config):
         return served(replaybus.Table(name), journal=tmp_path, shards=shards, config=config)
 
@@ -153,7 +153,7 @@ def test_items_of_a_table_are_dropped_only_by_the_word(tmp_path, shards):
     with served_again("replay") as client:
         assert client.info("replay")["tables"][0]["size"] == 10
     with served_again("reply", checkpoint={"load": "drop_tables"}) as client:
-        assert client.tables == ["reply"]
+        assert client.tables == ["reply"] and {message[:5] for message in caplog.messages} == {"B0514"}
     with served_again("replay") as client:  # without the word: an empty table may go
         assert client.info("replay")["tables"][0]["size"] == 0
 
