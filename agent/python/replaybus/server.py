@@ -115,7 +115,10 @@ class Server(Closing):
 
     def _run_threads(self, settings: dict) -> None:
         for part in self._parts(settings):
-            self._cores.append(_apart(_core.Server, _yaml(part)))
+            try:
+                self._cores.append(_apart(_core.Server, _yaml(part)))
+            except InvalidArgument as error:
+                raise InvalidArgument(_mistakes(str(error))) from None
         self.endpoints = [core.endpoint for core in self._cores]
         self.endpoint = self.endpoints[0]
 
@@ -159,8 +162,8 @@ class Server(Closing):
                     return found
             status = self.process.poll() if self.process else None
             if status is not None:
-                if status == 2:  # mistakes in the settings; nobody can look at the file that they were written to
-                    raise InvalidArgument(re.sub(r"^\S*/broker\.json:\d+:\d+: |^replay-broker: \d+ mistake.*", "", self.log(), flags=re.M).strip())
+                if status == 2:
+                    raise InvalidArgument(_mistakes(self.log()))
                 raise Unavailable(f"the broker did not start (exit status {status}): {self.log().strip()}")
             if time.monotonic() > deadline:
                 raise Unavailable(f"the broker has not started within {timeout:g} s: {self.log().strip()}")
@@ -259,6 +262,11 @@ def _yaml(settings: dict) -> str:
     """The settings as JSON that is YAML, too: YAML takes neither pairs of surrogates nor bare control characters."""
     text = json.dumps(settings, default=dict, ensure_ascii=False)
     return _BARE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _mistakes(text: str) -> str:
+    """Mistakes in the settings, without their places in a text that nobody can look at."""
+    return re.sub(r"^(\S*/broker\.json|configuration):\d+:\d+: |^replay-broker: \d+ mistake.*", "", text, flags=re.M).strip()
 
 
 _BARE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")

@@ -162,8 +162,8 @@ def test_server_says_what_is_wrong():
     for mode in ("process", "thread"):
         with pytest.raises(replaybus.InvalidArgument, match="max_sise"):
             replaybus.Server([{**replaybus.Table("t"), "max_sise": 3}], mode=mode)
-    with pytest.raises(replaybus.InvalidArgument, match=r"^tables\[0\].remover: no selector 'lru': there are fifo, .*prioritized$"):
-        replaybus.Server([replaybus.Table("t", remover="lru")])
+        with pytest.raises(replaybus.InvalidArgument, match=r"^tables\[0\].remover: no selector 'lru': there are fifo, .*prioritized\Z"):
+            replaybus.Server([replaybus.Table("t", remover="lru")], mode=mode)
     with pytest.raises(replaybus.InvalidArgument, match="mode"):
         replaybus.Server([replaybus.Table("t")], mode="quantum")
 
