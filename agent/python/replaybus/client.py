@@ -62,11 +62,11 @@ class Client(Closing):
             raise InvalidArgument(f"{endpoint!r} is not an endpoint: write tcp://HOST:PORT, such as 'tcp://127.0.0.1:7600'")
         self.endpoint, self.name, self.timeout = endpoint, name, timeout
         self.key_file = None if key_file is None else os.fspath(key_file)
-        self.params = Params(self)
         self._lock, self._pid = threading.RLock(), os.getpid()
         self._core: Optional[_core.Client] = None
         self._closed = False
         self._kept: dict[tuple, Union[Writer, Sampler]] = {}  # of insert and sample, the one used last at the end
+        self._server: Any = None  # what made it, which runs while somebody holds one of both
 
     def __repr__(self) -> str:
         return f"Client({self.endpoint!r})" if not self._closed else f"<replaybus.Client: {self.endpoint}, closed>"
@@ -92,6 +92,11 @@ class Client(Closing):
     def _seconds(self, timeout: Timeout) -> Optional[float]:
         """The deadline of a call: its own, or the client's."""
         return self.timeout if timeout is DEFAULT else timeout
+
+    @property
+    def params(self) -> Params:
+        """The broker's parameter slots."""
+        return Params(self)  # made anew: a client that held it would wait for the garbage collection of cycles
 
     @property
     def closed(self) -> bool:
@@ -171,7 +176,7 @@ class Client(Closing):
         ...     client.sample("replay", 32)["obs"].shape
         (32, 2)
         """
-        if {"seed", "memory"} & options.keys():  # a seed says where to begin
+        if {"seed", "memory", "ack"} & options.keys():  # a seed says where to begin; batches under lease hold their client
             with self.sampler(table, batch_size, in_flight=0, **options) as sampler:
                 return sampler.next(self._seconds(timeout))
         return self._keep((table, batch_size, *sorted(options.items())),

@@ -178,7 +178,9 @@ class Server(Closing):
 
     def client(self, *, name: Optional[str] = None, timeout: Optional[float] = 30.0) -> Client:
         """A client of this broker."""
-        return Client(self.endpoint, name=name, timeout=timeout)
+        client = Client(self.endpoint, name=name, timeout=timeout)
+        client._server = self
+        return client
 
     def stop(self, timeout: float = 10.0) -> None:
         """Stops the broker: it makes its last checkpoint, if it makes any. A process is killed after ``timeout`` seconds."""

@@ -66,6 +66,21 @@ def test_garbage_collection(client):
     assert client.info("uniform")["tables"][0]["size"] == 1  # the item of a dropped writer arrived
 
 
+def test_a_client_keeps_its_server_and_both_go_with_the_last_reference():
+    gc.disable()
+    try:
+        client = replaybus.Server([replaybus.Table.queue("t", 5)]).client(timeout=60)
+        client.params["a"] = b"1"
+        for options in ({}, {"ack": True}):
+            client.insert({"x": 1.0}, {"t": 1.0})
+            client.sample("t", 1, **options)
+        refs = [weakref.ref(client), weakref.ref(client._server)]
+        del client
+        assert [ref() for ref in refs] == [None] * 2
+    finally:
+        gc.enable()
+
+
 def run_script(text, endpoint="", timeout=120):
     return subprocess.run([sys.executable, "-c", textwrap.dedent(text), endpoint], capture_output=True, text=True,
                           timeout=timeout)
