@@ -9,6 +9,7 @@
 #include "broker/peer/peers.h"
 #include "broker/sample/reply.h"
 #include "proto/base/error.h"
+#include "proto/base/format.h"
 #include "proto/base/need.h"
 
 /* ---- waiters ---- */
@@ -407,6 +408,22 @@ bool waiter_is_done(const struct waiter *self)
     return self->picks.n + self->empty >= self->want || self->full || (self->flexible && self->picks.n > 0);
 }
 
+/* Evictions count as the reason for too few items until inserts have gone on without them for this long. */
+#define EVICTED_LATELY_NS (60 * NS_PER_S)
+
+static void explain_evicted(const struct waiter *self, char *rest, size_t room)
+{
+    format_buffer held;
+    const struct table *table = self->table, *holder = room_holder(table->tables);
+    bool few = table->in.size < table->limiter.min_size || (self->distinct && table->in.size < self->want);
+    if (few && table->stats.evicted_for_memory && table->last_insert_ns - table->evicted_lately_ns < EVICTED_LATELY_NS)
+        snprintf(rest, room,
+                 "; %llu of its items were evicted because memory was full: raise memory_limit, or lower max_size "
+                 "of table '%s', which holds most, %s",
+                 (unsigned long long)table->stats.evicted_for_memory, holder->name,
+                 format_bytes(held, room_held(holder)));
+}
+
 /* Writes a clause that says what a sample waits for. */
 static void waiter_explain(const struct waiter *self, char *rest, size_t room)
 {
@@ -437,6 +454,7 @@ static void waiter_explain(const struct waiter *self, char *rest, size_t room)
                  left, table->in.size);
     if (!rest[0])
         snprintf(rest, room, table->in.size ? "waits for its turn" : "needs 1 more insert: the table is empty");
+    explain_evicted(self, rest + strlen(rest), room - strlen(rest));
 }
 
 /* ---- answers ---- */

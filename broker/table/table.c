@@ -934,6 +934,7 @@ static void note_evicted(struct table *self, uint32_t n)
                  (long long)self->config->max_size, (unsigned long long)store_memory(self->store),
                  (long long)self->tables->config->memory_limit);
     }
+    self->evicted_lately_ns = self->loop->now_ns;
     self->stats.evicted_for_memory += n;
 }
 

@@ -113,6 +113,7 @@ struct table {
     Replay__TableRestored restored; /* those that files keep, as files had them when this process started */
     double mean_weight;             /* samples that stats.mean_age_s and mean_staleness are over */
     int64_t evicted_for_memory_ns;  /* time of the first eviction in stats.evicted_for_memory */
+    int64_t evicted_lately_ns;      /* time of the last one */
     struct table_history history;
     struct histogram sampled_age;       /* of items when they were sampled, in nanoseconds */
     struct histogram sampled_staleness; /* versions of the policy that were put since the item was made */

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import fill, served
+from conftest import fill, insert_rows, served
 from replaybus import Field
 
 
@@ -156,6 +156,15 @@ def test_items_of_a_table_are_dropped_only_by_the_word(tmp_path, shards, caplog)
         assert client.tables == ["reply"] and {message[:5] for message in caplog.messages} == {"B0514"}
     with served_again("replay") as client:  # without the word: an empty table may go
         assert client.info("replay")["tables"][0]["size"] == 0
+
+
+def test_a_sample_says_that_memory_is_full_of_another_table():
+    demo = replaybus.Table("demo", limiter={"kind": "min_size", "min_size": 50})
+    with served(replaybus.Table("replay"), demo, config={"memory_limit": "8MiB"}) as client:
+        for table in ("replay", "demo"):
+            insert_rows(client, table, x=np.random.rand(300, 5000))
+        with pytest.raises(replaybus.DeadlineExceeded, match=r"needs 49 more inserts: .*; 299 of its items were evicted .*'replay'"):
+            client.sample("demo", 1, timeout=0)
 
 
 def test_server_says_what_is_wrong():
