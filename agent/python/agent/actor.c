@@ -763,7 +763,8 @@ static PyObject *actor_close(PyObject *object, PyObject *args)
     if (!gate_close(&self->guarded.gate))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     bool ok = !self->open || gate_is_foreign(&self->guarded.gate) || confirm(self, timeout_ms);
-    actor_destroy(object);
+    if (!gate_reopen(&self->guarded.gate))
+        actor_destroy(object);
     gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
@@ -841,6 +842,7 @@ static PyMethodDef methods[] = {
      "flush($self, timeout=None, /)\n--\n\nWaits until the broker has confirmed all items."},
     {"close", actor_close, METH_VARARGS,
      "close($self, timeout=None, /)\n--\n\nWaits until all items are confirmed, then closes the connection."},
+    {"_give_up", guarded_close, METH_NOARGS, "Closes the connection without waiting for all items."},
     {"state", actor_state, METH_NOARGS,
      "state($self, /)\n--\n\n"
      "A dict: steps, episodes, items, version, learner_steps, epsilon, last_return, finished."},

@@ -106,7 +106,7 @@ struct guarded {
 /* A new object, zero but for its gate. NULL with an exception set. */
 void *guarded_new(PyTypeObject *type, void (*destroy)(PyObject *object));
 void guarded_dealloc(PyObject *object);
-/* The method close: destroys the handles. */
+/* The method close without a time-out: destroys the handles. */
 PyObject *guarded_close(PyObject *object, PyObject *unused);
 /* The property closed. */
 PyObject *guarded_closed(PyObject *object, void *unused);
@@ -124,6 +124,8 @@ bool gate_enter(struct gate *gate, const char *what);
  * before, or a call of this thread is running, which ends with RP_CANCELLED and destroys the handles. False with an exception:
  * a signal came. */
 bool gate_close(struct gate *gate);
+/* Opens the object again if its last call has raised DeadlineExceeded: close can be repeated, and nothing is lost. */
+bool gate_reopen(struct gate *gate);
 /* False with an exception set: the object was closed during the call. */
 bool gate_check(const struct gate *gate);
 void gate_leave(struct gate *gate);
@@ -138,7 +140,8 @@ rp_status gate_wait(struct gate *gate, gate_attempt *attempt, void *call, int64_
 bool gate_call(struct gate *gate, gate_attempt *attempt, void *call, int64_t timeout_ms);
 /* gate_enter, gate_call, gate_leave. */
 bool guarded_call(struct guarded *self, const char *what, gate_attempt *attempt, void *call, int64_t timeout_ms);
-/* Closes the object after a last attempt, which NULL leaves out: the result of the method close(timeout=None). */
+/* Closes the object after a last attempt, which NULL leaves out, unless that times out: the result of the method
+ * close(timeout=None). */
 PyObject *guarded_finish(struct guarded *self, gate_attempt *attempt, void *call, int64_t timeout_ms);
 
 /* A call of the library that may wait. It runs without the GIL; a thread that waits takes the GIL every 50 ms to see whether a

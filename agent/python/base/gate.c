@@ -121,6 +121,12 @@ bool gate_close(struct gate *gate)
     return true;
 }
 
+bool gate_reopen(struct gate *gate)
+{
+    gate->closed = !PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_TimeoutError);
+    return !gate->closed;
+}
+
 void gate_leave(struct gate *gate)
 {
     if (gate->doomed) {
@@ -258,7 +264,8 @@ PyObject *guarded_finish(struct guarded *self, gate_attempt *attempt, void *call
     if (!gate_close(&self->gate))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     bool ok = !attempt || gate_is_foreign(&self->gate) || gate_call(&self->gate, attempt, call, timeout_ms);
-    self->gate.destroy((PyObject *)self);
+    if (!gate_reopen(&self->gate))
+        self->gate.destroy((PyObject *)self);
     gate_leave(&self->gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }

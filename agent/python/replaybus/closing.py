@@ -26,11 +26,20 @@ class Closing:
 
 
 class Flushing(Closing):
-    """Its ``close(timeout)`` waits for the broker. After an exception it waits a second, and does not hide the exception."""
+    """Its ``close(timeout)`` waits for the broker, and can be repeated after DeadlineExceeded. After an exception the block waits a second,
+    gives up the rest, and does not hide the exception."""
+
+    def _give_up(self) -> None:
+        raise NotImplementedError
 
     def __exit__(self, kind: Any = None, *_: Any) -> None:
         if kind is None:
             self.close()
-            return
+        else:
+            self._end(1.0)
+
+    def _end(self, timeout: float) -> None:
+        """Closes; what is not done in time is given up."""
         with contextlib.suppress(Error):
-            self.close(1.0)
+            self.close(timeout)
+        self._give_up()

@@ -32,18 +32,19 @@ class Publisher(_core.Publisher, Flushing):
     """Stores versions of a slot without waiting. At most one put is under way; of the blocks that wait, the newest is sent."""
 
     _bf16 = False
+    _timeout: Timeout = None  # the client's
 
     def put(self, data: Any) -> None:
         """Takes a block and returns at once. Of blocks that wait, only the newest is sent."""
         self._call(0, data, weights.bf16(data) if self._bf16 else None)
 
-    def flush(self, timeout: Timeout = None) -> int:
+    def flush(self, timeout: Timeout = DEFAULT) -> int:
         """Waits until the newest block is stored; returns its version."""
-        return self._flush(timeout)
+        return self._flush(self._timeout if timeout is DEFAULT else timeout)
 
-    def close(self, timeout: Timeout = None) -> None:
-        """Flushes, then gives up what is left."""
-        self._close(timeout)
+    def close(self, timeout: Timeout = DEFAULT) -> None:
+        """Flushes. After DeadlineExceeded it can be called again."""
+        self._close(self._timeout if timeout is DEFAULT else timeout)
 
 
 class Subscriber(_core.Subscriber, Closing):
@@ -83,7 +84,7 @@ class Params:
         """Stores versions in the background. ``timeout`` is the deadline of connecting. ``bf16``: blocks of ``replaybus.weights`` are
         offered with bfloat16 for float32, too, to subscribers that ask for it."""
         made = Publisher(self._client.connect(timeout), name)
-        made._bf16 = bf16
+        made._bf16, made._timeout = bf16, self._client.timeout
         return made
 
     def subscriber(self, name: str, have: int = 0, timeout: Timeout = DEFAULT, *, bf16: bool = False) -> Subscriber:

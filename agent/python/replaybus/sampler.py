@@ -366,5 +366,5 @@ class Updater(_core.Updater, Flushing):
         return Change(*self._flush(timeout))
 
     def close(self, timeout: Optional[float] = None) -> None:
-        """Flushes, then gives up what is left."""
+        """Flushes. After DeadlineExceeded it can be called again."""
         self._close(timeout)

@@ -371,7 +371,7 @@ class VectorWriter(Flushing):
         return [writer.info() for writer in self._writers]
 
     def close(self, timeout: Optional[float] = None) -> None:
-        """Waits until all items are confirmed, then closes the streams, also if it raises an error. ``timeout`` is for all."""
+        """Waits until all items are confirmed, then closes the streams; those that are not done in time stay open. ``timeout`` is for all."""
         left, first = clock(timeout), None
         for i, writer in enumerate(self._writers):
             try:
@@ -382,6 +382,10 @@ class VectorWriter(Flushing):
                 first = first or error
         if first is not None:
             raise first
+
+    def _give_up(self) -> None:
+        for writer in self._writers:
+            writer._give_up()
 
     def __repr__(self) -> str:
         return f"<replaybus.VectorWriter: {len(self)} streams, the first is {self._writers[0]!r}>"
@@ -399,16 +403,6 @@ _live: "weakref.WeakSet[Any]" = weakref.WeakSet()
 EXIT_SECONDS = 5.0
 
 
-def _close_quietly(*writers: Any, timeout: float = 1.0) -> None:
-    """Closes after another error, which must not be hidden by a second one. ``timeout`` is for all."""
-    left = clock(timeout)
-    for writer in writers:
-        try:
-            writer.close(left())
-        except Error:
-            pass
-
-
 def close_at_exit(stream: Any) -> None:
     """Has ``close_all`` close what else has items that the broker has not confirmed."""
     _live.add(stream)
@@ -416,4 +410,6 @@ def close_at_exit(stream: Any) -> None:
 
 def close_all(timeout: float = EXIT_SECONDS) -> None:
     """Closes what is open at the end of the program: items get a few seconds to be confirmed."""
-    _close_quietly(*_live, timeout=timeout)
+    left = clock(timeout)
+    for stream in list(_live):
+        stream._end(left())

@@ -274,7 +274,8 @@ static PyObject *handle_close(PyObject *object, PyObject *seconds)
 static PyMethodDef methods[] = {
     {"_call", handle_call, METH_VARARGS, "_call(timeout, first=None, second=None, round_timeout=None)"},
     {"_flush", handle_flush, METH_O, "_flush(timeout)"},
-    {"_close", handle_close, METH_O, "_close(timeout): flushes, then gives up what is left."},
+    {"_close", handle_close, METH_O, "_close(timeout): flushes."},
+    {"_give_up", guarded_close, METH_NOARGS, "Closes without waiting."},
     {NULL, NULL, 0, NULL},
 };
 

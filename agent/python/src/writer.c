@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/log.h"
+
 #define UNCLOSED_MS 2000 /* for the items of a writer that nobody closed */
 #define GOODBYE_MS 1000  /* for the broker's answer when a writer whose items are confirmed closes */
 #define DOOMED_MS 200 /* for the items of a writer that was closed from within a call; a vector has many such writers */
@@ -80,11 +82,21 @@ static void forget_columns(writer_object *self)
     self->n_columns = 0;
 }
 
+/* Without the GIL. */
+static void end_stream(writer_object *self, int64_t timeout_ms)
+{
+    rp_error err;
+    if (rp_writer_destroy(&self->writer, timeout_ms, &err) == RP_DEADLINE_EXCEEDED)
+        log_line(LEVEL_WARN, "C0208", "a writer ends, and its unconfirmed items are given up", "why=%s",
+                 log_text(err.text));
+}
+
 static void writer_destroy(PyObject *object)
 {
     writer_object *self = (writer_object *)object;
+    const struct gate *gate = &self->guarded.gate;
     Py_BEGIN_ALLOW_THREADS;
-    rp_writer_destroy(&self->writer, self->guarded.gate.closed ? DOOMED_MS : UNCLOSED_MS, NULL);
+    end_stream(self, gate->closing ? 0 : gate->closed ? DOOMED_MS : UNCLOSED_MS);
     Py_END_ALLOW_THREADS;
     conn_drop(&self->conn);
     forget_columns(self);
@@ -612,11 +624,13 @@ static PyObject *writer_close(PyObject *object, PyObject *args, PyObject *kwargs
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     struct finish call = {.object = self};
     bool ok = gate_is_foreign(&self->guarded.gate) || gate_call(&self->guarded.gate, flush_attempt, &call, timeout_ms);
-    struct watch watch;
-    watch_begin(&watch, NULL);
-    rp_writer_destroy(&self->writer, ok ? GOODBYE_MS : 0, NULL);
-    ok = watch_end(&watch) && ok;
-    writer_destroy(object);
+    if (!gate_reopen(&self->guarded.gate)) {
+        struct watch watch;
+        watch_begin(&watch, NULL);
+        end_stream(self, ok ? GOODBYE_MS : 0);
+        ok = watch_end(&watch) && ok;
+        writer_destroy(object);
+    }
     gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
@@ -649,6 +663,7 @@ static PyMethodDef methods[] = {
      "Ends the episode: later items cannot refer to its steps. wait: until all items are confirmed."},
     {"close", CORE_METHOD(writer_close), METH_VARARGS | METH_KEYWORDS,
      "close($self, timeout=None)\n--\n\nWaits until all items are confirmed, then closes the stream."},
+    {"_give_up", guarded_close, METH_NOARGS, "Closes the stream without waiting for its items."},
     {"info", writer_info, METH_NOARGS, "info($self)\n--\n\nCounts of steps and items, as a dict."},
     {"set_policy", writer_set_policy, METH_O,
      "set_policy($self, version, /)\n--\n\nSets the version of the parameters that make the steps from now on."},

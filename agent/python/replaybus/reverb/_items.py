@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _core
 from ..client import Client
-from ..writer import Field, _close_quietly
+from ..writer import Field
 
 MAX_STREAMS = 16
 
@@ -77,9 +77,9 @@ class ItemWriter:
         """Waits until all items are confirmed, then closes the streams. Without waiting for more, if a stream fails."""
         self._last = None
         try:
-            while self._streams:
-                self._streams.popitem()[1].close(timeout)
+            for stream in self._streams.values():
+                stream.close(timeout)
         finally:
             for stream in self._streams.values():
-                _close_quietly(stream, timeout=0)
+                stream._give_up()
             self._streams.clear()

@@ -487,6 +487,8 @@ class TrajectoryWriter:
                 logger.warning("a writer was closed, and its items that were not in their tables are lost: %s", error)
             except Error as error:
                 failure = failure or error
+        if self._stream is not None:
+            self._stream.writer._give_up()
         if failure is not None:
             with translated:
                 raise failure

@@ -19,6 +19,7 @@ from .. import weights
 from ..client import Client
 from ..closing import Flushing
 from ..errors import InvalidArgument
+from ..params import DEFAULT
 
 # The networks that an actor of each algorithm needs. Policies of sac give means, then log deviations.
 ALGORITHMS = {"dqn": ("q",), "ddpg": ("policy", "q1"), "td3": ("policy", "q1"), "sac": ("policy", "q1"),
@@ -174,7 +175,7 @@ class _Networks(Flushing):
         """Publishes the networks as they are now. Of several versions that wait, only the newest is sent."""
         self._slot.put(weights.encode(self.tensors(step)))
 
-    def flush(self, timeout: Any = None) -> int:
+    def flush(self, timeout: Any = DEFAULT) -> int:
         """Waits until the newest version is stored; returns its number."""
         return self._slot.flush(timeout)
 
@@ -204,7 +205,10 @@ class _Networks(Flushing):
                 thing.load_state_dict(_unpack(tensors[f"kept/{name}"]))
         return int(tensors[weights.STEPS][0])
 
-    def close(self, timeout: Any = None) -> None:
+    def _give_up(self) -> None:
+        self._slot._give_up()
+
+    def close(self, timeout: Any = DEFAULT) -> None:
         """Waits until the newest version is stored, at most for ``timeout`` seconds."""
         self._slot.close(timeout)
 

@@ -53,8 +53,11 @@ class Updater(Flushing):
         self._send(0)
         return self._updater.flush(timeout)
 
+    def _give_up(self) -> None:
+        self._updater._give_up()
+
     def close(self, timeout: Optional[float] = None) -> None:
-        """Flushes, then gives up what is left."""
+        """Flushes. After DeadlineExceeded it can be called again."""
         errors = []
         try:
             for _ in range(len(self._pending) + 1):
