@@ -20,6 +20,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/forks.h"
+#include "proto/base/log.h"
 #include "proto/base/rng.h"
 #include "proto/base/trace.h"
 #include "replay/writer.h"
@@ -35,6 +36,8 @@
  * not connected after a second.) */
 #define GRACE_NS (3 * NS_PER_S)
 #define MESSAGE_SLACK 4096u
+/* A flush without a deadline says after this time what it waits for, and then after ever longer pauses. */
+#define WARN_NS (5 * NS_PER_S)
 
 /* Steps from `step` of the stream on were made with this version of the parameters. */
 struct step_version {
@@ -402,7 +405,19 @@ static rp_status report_rejections(struct handoff_news *news, rp_error *err)
     return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
 }
 
-/* Waits until at most max_unconfirmed items are unconfirmed. timeout_ms: that the caller has given, for the error. */
+/* Sets err to how many items are unconfirmed after so many seconds, and why. */
+static rp_status explain_flush(struct shard *const *shards, uint32_t n, double seconds, rp_error *err)
+{
+    char why[450];
+    struct shard *at = find_unconfirmed(shards, n);
+    int used = n > 1 && conn_is_up(at->conn) ? snprintf(why, sizeof why, "shard %u: ", conn_shard(at->conn)) : 0;
+    explain(at, why + used, sizeof why - (size_t)used);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s",
+                   unconfirmed(shards, n), seconds, why);
+}
+
+/* Waits until at most max_unconfirmed items are unconfirmed; without a deadline, says in the log what for. timeout_ms: that the caller has
+ * given, for the error. */
 static rp_status shards_flush(struct shard *const *shards, uint32_t n, uint64_t max_unconfirmed, int64_t timeout_ms,
                               int64_t deadline_ns, rp_error *err)
 {
@@ -411,16 +426,18 @@ static rp_status shards_flush(struct shard *const *shards, uint32_t n, uint64_t 
         if (max_unconfirmed != UINT64_MAX && shard_unconfirmed(shards[i]) > 0)
             shard_hurry(shards[i]);
     }
-    if (wait_for(shards, n, "flush", n > 1 ? all_flushed : is_flushed, max_unconfirmed, deadline_ns))
-        return report_rejections(shards[0]->handoff.news, err);
-    if (conn_is_stopped())
-        return conn_stopped(err);
-    char why[450];
-    struct shard *at = find_unconfirmed(shards, n);
-    int used = n > 1 && conn_is_up(at->conn) ? snprintf(why, sizeof why, "shard %u: ", conn_shard(at->conn)) : 0;
-    explain(at, why + used, sizeof why - (size_t)used);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s",
-                   unconfirmed(shards, n), (double)timeout_ms / 1e3, why);
+    int64_t slice_ns = WARN_NS, end_ns = deadline_ns < INT64_MAX ? deadline_ns : clock_ns() + slice_ns;
+    while (!wait_for(shards, n, "flush", n > 1 ? all_flushed : is_flushed, max_unconfirmed, end_ns)) {
+        if (conn_is_stopped())
+            return conn_stopped(err);
+        if (end_ns == deadline_ns)
+            return explain_flush(shards, n, (double)timeout_ms / 1e3, err);
+        rp_error wait;
+        explain_flush(shards, n, (double)(2 * slice_ns - WARN_NS) / 1e9, &wait);
+        log_line(LEVEL_WARN, "C0209", "a writer waits", "why=%s", log_text(wait.text));
+        end_ns = clock_ns() + (slice_ns *= 2);
+    }
+    return report_rejections(shards[0]->handoff.news, err);
 }
 
 /* ---- making items */

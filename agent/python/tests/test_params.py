@@ -39,6 +39,19 @@ def test_a_large_put_lets_other_threads_run(client):
         publisher.close(0)
 
 
+def test_a_publisher_waits_no_longer_than_its_client():
+    with replaybus.Server([replaybus.Table("replay")]) as server, server.client(timeout=1) as client:
+        publisher = client.params.publisher("weights")
+        server.stop()
+        publisher.put(b"weights")
+        for wait in (publisher.flush, publisher.close, publisher.close):
+            with pytest.raises(replaybus.DeadlineExceeded, match="'weights' was not stored within 1000 ms"):
+                wait()
+        assert not publisher.closed
+        publisher._give_up()
+        assert publisher.closed
+
+
 def test_publisher_and_subscriber(client):
     with client.params.subscriber("weights") as subscriber, client.params.publisher("weights") as publisher:
         subscriber.take()
