@@ -3,7 +3,10 @@
 #ifndef AGENT_CLIENT_CLIENT_H
 #define AGENT_CLIENT_CLIENT_H
 
+#include <math.h>
+
 #include "agent/client/conn/conn.h"
+#include "proto/base/error.h"
 #include "replay/client.h"
 
 /* rp_client_connect with a host. If it has channels, the client has no thread, the broker in this process runs on the caller's thread,
@@ -31,6 +34,14 @@ uint32_t client_move_nearest(rp_client *self, uint32_t from);
 void client_describe(rp_client *self, char *out, size_t size);
 /* Returns the label given in the options. */
 const char *client_name(const rp_client *self);
+
+/* Checks the priority of an item. */
+static inline rp_status client_check_priority(double priority, rp_error *err)
+{
+    if (isfinite(priority) && priority >= 0)
+        return RP_OK;
+    return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
+}
 
 /* Checks the name of a slot, a counter or a group; what: "name" or "group's name". */
 rp_status client_check_name(const char *what, const char *name, rp_error *err);

@@ -21,15 +21,19 @@
 #define DEFAULT_BATCH 256u
 /* Time after which updates for a shard that is away are ignored. */
 #define PATIENCE_NS NS_PER_S
+/* Longest time for which fewer updates than a batch wait for more. */
+#define LINGER_NS (20 * NS_PER_MS)
 /* Batches without an answer, unless the caller says otherwise: the broker works on several full requests while answers travel. */
 #define DEFAULT_IN_FLIGHT 64u
 /* The same of a call, whose batches are as large as a request may be. */
 #define CALL_IN_FLIGHT 16u
 
-/* The requests at one shard. The updater's lock guards all but the first two. */
+/* The requests at one shard. The updater's lock guards all but the first three. */
 struct change_shard {
+    struct conn_part part; /* first: its functions get it; attached for rp_updater, if the connection has a thread */
     rp_updater *updater;
     struct conn *conn;
+    int64_t due_ns; /* when the I/O thread sends keys that make no batch; 0: there are none */
     uint64_t open; /* keys without an answer */
     uint32_t n;    /* keys that were not sent yet, at most updater->most */
     uint64_t *keys;
@@ -52,6 +56,7 @@ struct rp_updater {
     uint64_t window;   /* keys without an answer */
     uint32_t field;    /* of the request: UPDATE, DELETE or LEASE */
     uint32_t op, ms;   /* LEASE */
+    bool attached;     /* parts are */
     bool patient;      /* waits for shards that are away, and does not ignore their changes */
     int64_t expire_ns; /* when requests time out; INT64_MAX: never */
 
@@ -180,6 +185,7 @@ static rp_status transmit(struct change_shard *shard, rp_error *err)
     shard->open += weight;
     self->open += weight;
     shard->n = 0;
+    shard->due_ns = 0;
     return RP_OK;
 }
 
@@ -200,6 +206,7 @@ static bool has_nothing(struct change_shard *shard)
     if (shard->n && !self->patient && self->n_shards > 1 && conn_away_ns(shard->conn) >= PATIENCE_NS) {
         self->change.missing += shard->n;
         shard->n = 0;
+        shard->due_ns = 0;
     }
     return shard->n == 0;
 }
@@ -259,6 +266,10 @@ static rp_status collect(rp_updater *self, const uint64_t *keys, const double *p
         *taken += part;
         if (to->n == self->most || (to->n >= self->batch && has_room(self)))
             status = send_collected(to, deadline_ns, err);
+        if (to->n && to->n < self->least && !to->due_ns && self->attached) {
+            to->due_ns = clock_ns() + LINGER_NS;
+            conn_wake(to->conn);
+        }
     }
     send_gathered(self);
     pthread_mutex_unlock(&self->lock);
@@ -321,6 +332,35 @@ static void on_change(void *ctx, struct conn_reply *reply)
     pthread_cond_broadcast(&self->done); /* whoever wakes finds the lock free */
     updater_unref(self);
 }
+
+/* ---- on the I/O thread: what waits for a batch to fill ---- */
+
+static void change_up(struct conn_part *part, const struct conn_hello *hello)
+{
+    (void)part, (void)hello;
+}
+
+static void change_down(struct conn_part *part)
+{
+    (void)part;
+}
+
+static int64_t change_tick(struct conn_part *part, int64_t now_ns)
+{
+    struct change_shard *shard = (struct change_shard *)part;
+    rp_updater *self = shard->updater;
+    pthread_mutex_lock(&self->lock);
+    int64_t due = shard->due_ns ? shard->due_ns : INT64_MAX;
+    if (now_ns >= due) {
+        due = INT64_MAX; /* without room, answers come first */
+        if (has_room(self) && !has_nothing(shard))
+            transmit(shard, NULL);
+    }
+    pthread_mutex_unlock(&self->lock);
+    return due;
+}
+
+static const struct conn_part_ops change_ops = {.up = change_up, .down = change_down, .tick = change_tick};
 
 /* ---- calls that wait ---- */
 
@@ -415,6 +455,12 @@ rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_update
         self->op = RP_LEASE_ACK;
         self->least = 1; /* a lease may end while its acknowledgement waits */
         self->patient = true;
+    } else if (self && !conn_is_hosted(client_conn(client))) {
+        self->attached = true;
+        for (uint32_t i = 0; i < self->n_shards; i++) {
+            self->shards[i].part.ops = &change_ops;
+            conn_attach(self->shards[i].conn, &self->shards[i].part);
+        }
     }
     return self;
 }
@@ -451,6 +497,8 @@ rp_status rp_updater_add(rp_updater *updater, const uint64_t *keys, const double
     RP_TRY(conn_check_process(client_conn(updater->client), err));
     if (n && !priorities && updater->field == REPLAY__REQUEST__BODY_UPDATE)
         return err_set(err, RP_INVALID_ARGUMENT, "priorities are missing");
+    for (uint32_t i = 0; i < n && updater->field == REPLAY__REQUEST__BODY_UPDATE; i++)
+        RP_TRY(client_check_priority(priorities[i], err));
     rp_status status = take_error(updater, err);
     if (status == RP_OK) {
         status = collect(updater, keys, priorities, n, deadline, &done, err);
@@ -488,6 +536,8 @@ rp_status rp_updater_destroy(rp_updater **updater, int64_t timeout_ms, rp_error 
         return RP_OK;
     }
     rp_status status = rp_updater_flush(self, timeout_ms, NULL, err);
+    for (uint32_t i = 0; i < self->n_shards && self->attached; i++)
+        conn_detach(self->shards[i].conn, &self->shards[i].part);
     updater_close(self);
     return status;
 }

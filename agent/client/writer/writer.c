@@ -5,7 +5,6 @@
  * structured.c (patterns); on the I/O thread outbox.c (messages, credit, resending) and writer_session.c (HELLO, heartbeats). This
  * file is the writing thread's half, and uses them all. */
 #include <inttypes.h>
-#include <math.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -454,13 +453,6 @@ static rp_status shard_table(struct shard *self, const char *name, uint32_t *out
     return RP_OK;
 }
 
-static rp_status shard_check_priority(double priority, rp_error *err)
-{
-    if (isfinite(priority) && priority >= 0)
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT, "a priority must be finite and not negative: %g", priority);
-}
-
 /* Links the chunks that hold `steps` steps from `first` on, and checks that they fit into one message. */
 static rp_status need_chunks(struct shard *self, struct step_chunk *first, uint64_t steps, rp_error *err)
 {
@@ -600,7 +592,7 @@ static rp_status begin_item(struct shard *self, const char *table, double priori
 {
     RP_TRY(shard_check_process(self, err));
     RP_TRY(shard_table(self, table, index, err));
-    RP_TRY(shard_check_priority(priority, err));
+    RP_TRY(client_check_priority(priority, err));
     return shard_has_room(self, 1) ? RP_OK : shard_await_room(self, 1, timeout_ms, err);
 }
 
@@ -666,7 +658,7 @@ rp_status rp_writer_add_pattern(rp_writer *writer, const rp_pattern *pattern, rp
     struct item_steps span;
     RP_TRY(shard_check_process(self, err));
     RP_TRY(shard_table(self, pattern->table, &table, err));
-    RP_TRY(shard_check_priority(pattern->priority, err));
+    RP_TRY(client_check_priority(pattern->priority, err));
     full.episode_start = 0;
     full.steps = full.keep_alive;
     full.absent_step = 0;

@@ -161,10 +161,14 @@ def test_updater(client):
         assert updater.flush(10).missing == 3
         with pytest.raises(ValueError):
             updater.add([1, 2, 3], [1, 2])
-        updater.add(batch.key[:1], -1.0)
-        with pytest.raises(replaybus.InvalidArgument):
-            updater.flush(10)
-    assert set(client.fetch("replay", batch.key[:5]).priority.tolist()) == {2.0}
+        for wrong in (-1.0, np.nan, np.inf):
+            with pytest.raises(replaybus.InvalidArgument, match="must be finite and not negative"):
+                updater.add(batch.key[:2], [5.0, wrong])
+        assert updater.flush(10).refused == 0
+        assert set(client.fetch("replay", batch.key[:5]).priority.tolist()) == {2.0}
+        for priority in (3.0, 4.0):
+            updater.add(batch.key[:5], priority)  # fewer than a batch
+            until(lambda: set(client.fetch("replay", batch.key[:5]).priority.tolist()) == {priority})
     with pytest.raises(replaybus.NotFound):
         client.updater("reply").add([1], 1.0)
 

@@ -8,7 +8,7 @@ import torch
 
 from ..client import Client
 from ..closing import Flushing
-from ..errors import Error
+from ..errors import Error, InvalidArgument
 from ..sampler import Change, as_keys
 from .device import to_host
 
@@ -45,8 +45,12 @@ class Updater(Flushing):
         while self._pending and (len(self._pending) > keep or self._pending[0][2].query()):
             keys, priorities, done = self._pending[0]
             done.synchronize()
-            self._updater.add(keys, priorities.double().numpy())
-            self._pending.popleft()  # after an error it is sent again
+            try:
+                self._updater.add(keys, priorities.double().numpy())
+            except InvalidArgument:  # of these priorities
+                self._pending.popleft()
+                raise
+            self._pending.popleft()  # after another error it is sent again
 
     def flush(self, timeout: Optional[float] = None) -> Change:
         """Waits until the device and the broker are done with everything; returns the totals so far."""
