@@ -47,7 +47,7 @@ class Updater(Flushing):
             done.synchronize()
             try:
                 self._updater.add(keys, priorities.double().numpy())
-            except InvalidArgument:  # of these priorities
+            except InvalidArgument:  # these priorities would be refused each time
                 self._pending.popleft()
                 raise
             self._pending.popleft()  # after another error it is sent again
