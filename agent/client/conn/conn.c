@@ -350,8 +350,9 @@ static int64_t expire_requests(struct conn *self, int64_t now_ns)
     int64_t next = INT64_MAX;
     for (struct conn_request *request = TAILQ_FIRST(&self->pending.list), *after; request; request = after) {
         after = TAILQ_NEXT(request, link);
-        if (request->deadline_ns > now_ns) {
-            next = request->deadline_ns < next ? request->deadline_ns : next;
+        int64_t at = request->deadline_ns - (self->link == LINK_UP ? 0 : request->grace_ns);
+        if (at > now_ns) {
+            next = at < next ? at : next;
             continue;
         }
         char text[sizeof request->reply.text];

@@ -180,7 +180,7 @@ static rp_status params_new(const char *name, uint64_t have, struct conn_reply *
     return status;
 }
 
-/* Asks one shard, which answers within timeout_ms; silence_ms later the call ends. */
+/* Asks one shard, which answers within timeout_ms; silence_ms later the call ends, or at once if the connection is lost. */
 static rp_status get_from(struct conn *conn, const char *name, uint64_t have, int64_t timeout_ms, int64_t silence_ms,
                           rp_params **out, rp_error *err)
 {
@@ -195,7 +195,8 @@ static rp_status get_from(struct conn *conn, const char *name, uint64_t have, in
     }
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET,
                                    .body = &body.base,
-                                   .timeout_ms = conn_with_grace(timeout_ms, silence_ms)};
+                                   .timeout_ms = timeout_ms,
+                                   .grace_ms = silence_ms};
     struct conn_reply *reply = NULL;
     RP_TRY(conn_call(conn, &message, &reply, err));
     return params_new(name, have, reply, out, err);

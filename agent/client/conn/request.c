@@ -166,7 +166,8 @@ struct conn_request *request_new(uint64_t client, const struct conn_message *mes
         return NULL;
     self->field = message->field;
     self->timeout_ms = message->timeout_ms;
-    self->deadline_ns = conn_deadline(message->timeout_ms);
+    self->grace_ns = message->grace_ms * NS_PER_MS;
+    self->deadline_ns = conn_deadline(conn_with_grace(message->timeout_ms, message->grace_ms));
     if (n_payload)
         self->payload = malloc(n_payload * sizeof *self->payload);
     if ((n_payload && !self->payload) || !write_header(&self->header, client, message)) {

@@ -60,8 +60,8 @@ struct conn_message {
     size_t size;
     zmq_msg_t *payload; /* frames: sending takes them and leaves them empty */
     uint32_t n_payload;
-    int64_t timeout_ms; /* for the reply; negative: none. A request that waits inside the broker needs some grace beyond
-                         * its own time-out. */
+    int64_t timeout_ms; /* for the reply; negative: none */
+    int64_t grace_ms;   /* beyond that while the connection is up, for the answer to a request that waits inside the broker */
     uint64_t again;     /* id of an earlier send of the same request, which the broker does once; 0: none */
     struct loan
         *loan; /* of a sample, until its items were read; NULL: there is one from an earlier send, or none is needed */
@@ -83,8 +83,8 @@ struct conn_request {
     zmq_msg_t header;
     zmq_msg_t *payload;
     uint32_t n_payload;
-    int64_t deadline_ns;
-    int64_t timeout_ms;
+    int64_t deadline_ns; /* with the grace */
+    int64_t timeout_ms, grace_ns;
     int64_t traced_ns; /* when it was sent; 0: no trace was on */
     conn_reply_fn *fn;
     void *ctx;

@@ -12,11 +12,11 @@ import numpy as np
 
 from . import _core, nest
 from .closing import Closing
-from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable
+from .errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, Unavailable
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
 from .sequences import SequenceAdder
-from .writer import Field, StreamShape, VectorWriter, Writer
+from .writer import Field, StreamShape, VectorWriter, Writer, clock
 
 T = TypeVar("T")
 _KEPT = 8  # structures of insert, and tables and sizes of sample
@@ -123,10 +123,10 @@ class Client(Closing):
 
     # ---- writing and sampling
 
-    def _keep(self, key: tuple, make: Callable[[], Any], use: Callable[[Any], T]) -> T:
+    def _keep(self, key: tuple, timeout: Timeout, make: Callable[[], Any], use: Callable[[Any], T]) -> T:
         """Uses a writer or sampler that was made before, if its connection is still the client's. While it is in use, it is not among
         those that are kept: another thread makes its own."""
-        key = (*key, id(self.connect()), os.getpid())
+        key = (*key, id(self.connect(timeout)), os.getpid())
         with self._lock:
             kept = self._kept.pop(key, None)
         kept = kept or make()
@@ -156,12 +156,17 @@ class Client(Closing):
 
         def use(writer: Writer) -> None:
             selection = writer.select(nest.pack(shape.node, (column[-1] for column in writer.columns_flat())))
-            writer.append(data, self._seconds(timeout))
-            for table, priority in priorities.items():
-                writer.item(table, priority, selection, self._seconds(timeout))
-            writer.flush(timeout=self._seconds(timeout))
+            try:
+                writer.append(data, left())
+                for table, priority in priorities.items():
+                    writer.item(table, priority, selection, left())
+                writer.flush(timeout=left())
+            except DeadlineExceeded:
+                writer._give_up()
+                raise
 
-        self._keep(("insert", shape.names, *shape.fields), lambda: self.writer(data, timeout=timeout), use)
+        left = clock(self._seconds(timeout))
+        self._keep(("insert", shape.names, *shape.fields), timeout, lambda: self.writer(data, timeout=left()), use)
 
     def sample(self, table: str, batch_size: int = 256, *, timeout: Timeout = DEFAULT, **options: Any) -> Batch:
         """One batch, picked now. The options are those of ``sampler``, which gets batches ahead and costs less where there are many.
@@ -179,9 +184,9 @@ class Client(Closing):
         if {"seed", "memory", "ack"} & options.keys():  # a seed says where to begin; batches under lease hold their client
             with self.sampler(table, batch_size, in_flight=0, **options) as sampler:
                 return sampler.next(self._seconds(timeout))
-        return self._keep((table, batch_size, *sorted(options.items())),
-                          lambda: self.sampler(table, batch_size, in_flight=0, **options),
-                          lambda kept: kept.next(self._seconds(timeout)))
+        left = clock(self._seconds(timeout))
+        return self._keep((table, batch_size, *sorted(options.items())), timeout,
+                          lambda: self.sampler(table, batch_size, in_flight=0, **options), lambda kept: kept.next(left()))
 
     def writer(self, spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
                keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False,

@@ -7,7 +7,7 @@ import numpy as np
 
 from . import _core, weights
 from .closing import Closing, Flushing
-from .errors import DeadlineExceeded, NotFound
+from .errors import DeadlineExceeded, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from .client import Client
@@ -99,7 +99,7 @@ class Params:
         self._client.connect()
         try:
             return self.get(name, timeout=0)
-        except DeadlineExceeded:  # there is none, or the broker was late: it says which
+        except (DeadlineExceeded, Unavailable):  # there is none, or the broker was late: it says which
             slots = self._client.info()["slots"]
             return self.get(name) if any(slot["name"] == name and slot["version"] for slot in slots) else None
 

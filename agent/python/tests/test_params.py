@@ -39,10 +39,17 @@ def test_a_large_put_lets_other_threads_run(client):
         publisher.close(0)
 
 
-def test_a_publisher_waits_no_longer_than_its_client():
+def test_calls_to_a_lost_broker_wait_no_longer_than_asked():
     with replaybus.Server([replaybus.Table("replay")]) as server, server.client(timeout=1) as client:
         publisher = client.params.publisher("weights")
+        client.insert(1.0, {"replay": 1.0})
         server.stop()
+        for call in (lambda: client.insert(1.0, {"replay": 1.0}, timeout=0.2), lambda: client.params.get("weights", timeout=0.2),
+                     lambda: client.checkpoint(timeout=0.2)):
+            start = time.monotonic()
+            with pytest.raises((replaybus.DeadlineExceeded, replaybus.Unavailable)):
+                call()
+            assert 0.2 <= time.monotonic() - start < 1.2
         publisher.put(b"weights")
         for wait in (publisher.flush, publisher.close, publisher.close):
             with pytest.raises(replaybus.DeadlineExceeded, match="'weights' was not stored within 1000 ms"):
