@@ -377,10 +377,8 @@ rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_info **o
         body.timeout_ms = (uint64_t)timeout_ms;
     }
     /* The broker's own answer to a time-out says how far the checkpoint is: leave it the time to arrive. */
-    struct conn_message message = {.field = REPLAY__REQUEST__BODY_CHECKPOINT,
-                                   .body = &body.base,
-                                   .timeout_ms = timeout_ms,
-                                   .grace_ms = GRACE_MS};
+    struct conn_message message = {
+        .field = REPLAY__REQUEST__BODY_CHECKPOINT, .body = &body.base, .timeout_ms = timeout_ms, .grace_ms = GRACE_MS};
     struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_CHECKPOINT, .patient = true};
     return ask_all(client, &plan, "have made a checkpoint", out, err);
 }

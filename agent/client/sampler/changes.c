@@ -34,8 +34,8 @@ struct change_shard {
     rp_updater *updater;
     struct conn *conn;
     int64_t due_ns; /* when the I/O thread sends keys that make no batch; 0: there are none */
-    uint64_t open; /* keys without an answer */
-    uint32_t n;    /* keys that were not sent yet, at most updater->most */
+    uint64_t open;  /* keys without an answer */
+    uint32_t n;     /* keys that were not sent yet, at most updater->most */
     uint64_t *keys;
     double *priorities;
 };

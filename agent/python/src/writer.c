@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/log.h"
-
 #define UNCLOSED_MS 2000 /* for the items of a writer that nobody closed */
 #define GOODBYE_MS 1000  /* for the broker's answer when a writer whose items are confirmed closes */
 #define DOOMED_MS 200 /* for the items of a writer that was closed from within a call; a vector has many such writers */

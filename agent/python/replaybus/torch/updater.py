@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from typing import Any, Optional
 
 import torch
@@ -45,12 +46,14 @@ class Updater(Flushing):
         while self._pending and (len(self._pending) > keep or self._pending[0][2].query()):
             keys, priorities, done = self._pending[0]
             done.synchronize()
+            values = priorities.double().numpy()
             try:
-                self._updater.add(keys, priorities.double().numpy())
-            except InvalidArgument:  # these priorities would be refused each time
-                self._pending.popleft()
+                self._updater.add(keys, values)
+            except InvalidArgument:
+                if not ((values >= 0) & (values < math.inf)).all():  # they would be refused each time
+                    self._pending.popleft()
                 raise
-            self._pending.popleft()  # after another error it is sent again
+            self._pending.popleft()  # after the error of an earlier request it is sent again
 
     def flush(self, timeout: Optional[float] = None) -> Change:
         """Waits until the device and the broker are done with everything; returns the totals so far."""
