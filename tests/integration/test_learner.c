@@ -22,13 +22,15 @@ struct fixture {
     struct learner *learner;
     atomic_bool stop;
     const char *learners; /* the section of the configuration; NULL: prefetch: 1 */
+    int batch;            /* 0: BATCH */
 };
 
 static void open_learner(struct fixture *f, const char *environment, const char *agent, const char *adder)
 {
     const char *text = textf("environment: {name: %s}\nagent: {%s, hidden: [8], batch: %d}\nadder: {%s}\n"
                              "learners: {%s}\nbroker:\n  tables:\n%s",
-                             environment, agent, BATCH, adder, f->learners ? f->learners : "prefetch: 1", tables);
+                             environment, agent, f->batch ? f->batch : BATCH, adder,
+                             f->learners ? f->learners : "prefetch: 1", tables);
     /* Not every algorithm gives priorities. */
     static const char *const uniform[] = {"broker.tables[0].sampler={kind: uniform}", NULL};
     bool sequences = strstr(adder, "kind: sequence") != NULL;
@@ -235,7 +237,8 @@ CASE(delay_is_stopped)
 
 static bool has_sampled(const struct fixture *f)
 {
-    return asked_table(f->client, "replay", "limiter.samples") == (uint64_t)f->config.learners.prefetch * BATCH;
+    return asked_table(f->client, "replay", "limiter.samples") ==
+           (uint64_t)(f->config.learners.prefetch * f->config.agent.batch);
 }
 
 /* A broker that does not answer holds nobody up who has batches: parameters are published at every step, and none of the
@@ -262,8 +265,9 @@ CASE(publishing_does_not_wait)
 /* Whatever it waits for is counted, under its cause. */
 CASE(waits_have_causes)
 {
-    /* Updates go out in requests of 256, of which 16 may be without an answer; one more is collected meanwhile. */
-    enum { FULL = 17 * 256 / BATCH };
+    /* 33 requests of 256 updates go out, the last one while half of 64 are without an answer; a request of 2048 gathers meanwhile. */
+    enum { FULL = (33 * 256 + 2048) / 32 };
+    f->batch = 32;
     f->learners = "prefetch: 600, publish_every: 100000";
     open_pendulum(f, "ddpg");
     const uint64_t *idle = learner_idle(f->learner)->ns;
@@ -272,7 +276,7 @@ CASE(waits_have_causes)
     assert_int_equal(idle[IDLE_PARAMETERS], 0);
     ok(learner_publish(f->learner, &err));
     assert_true(idle[IDLE_PARAMETERS] > 0);
-    insert(f, 2 * BATCH, 0.5f, -1.0f);
+    insert(f, 64, 0.5f, -1.0f);
     wait_until(has_sampled(f));
     kill(f->broker.pid, SIGSTOP);
     take_steps(f, FULL);
