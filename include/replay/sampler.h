@@ -241,7 +241,7 @@ RP_API rp_status rp_items_lease(rp_client *client, const char *table, rp_lease_o
  * counted as missing; acknowledgements wait for it. */
 typedef struct rp_updater_options {
     uint32_t struct_size;
-    uint32_t batch;     /* updates that are collected, for 20 ms at most, before any are sent; 0: 256 */
+    uint32_t batch;     /* updates that are collected, for about 20 ms, before any are sent; 0: 256 */
     uint32_t in_flight; /* largest number of batches without an answer; 0: 64 */
     /* 1: acknowledges items under lease (RP_LEASE_ACK) instead; priorities are not used. Every rp_updater_add is sent at once, unless half
      * of in_flight are without an answer. Items whose acknowledgement was not sent when the process ends return. */

@@ -421,7 +421,8 @@ rp_status rp_admin_trace_json(rp_client *client, int64_t duration_ms, char **jso
     body.duration_ms = duration_ms > 0 ? (uint64_t)duration_ms : 0;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_TRACE,
                                    .body = &body.base,
-                                   .timeout_ms = conn_with_grace(duration_ms > 0 ? duration_ms : 0, TRACE_GRACE_MS)};
+                                   .timeout_ms = duration_ms > 0 ? duration_ms : 0,
+                                   .grace_ms = TRACE_GRACE_MS};
     struct gather_plan plan = {.message = &message, .want = REPLAY__REPLY__BODY_TRACE, .patient = true};
     struct gather_answers *answers;
     RP_TRY(gather(client, &plan, &answers, err));

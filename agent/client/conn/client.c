@@ -118,7 +118,6 @@ static rp_status await(rp_client *self, bool named, int64_t timeout_ms, int64_t 
     uint32_t up;
     bool enough, in_time = true;
     rp_error refusal = {0};
-    const char *hint = NULL;
     pthread_mutex_lock(&self->shards.mutex);
     for (;;) {
         struct conn *any = NULL; /* while another thread opens the connections, some are not there yet */
@@ -130,7 +129,6 @@ static rp_status await(rp_client *self, bool named, int64_t timeout_ms, int64_t 
             up += is_up;
             any = self->conns[i] ? self->conns[i] : any;
         }
-        hint = conn_hint(any);
         enough = named || self->plan.any ? up > 0 : first_is_up;
         if (refusal.status != RP_OK || up == self->n || !in_time)
             break;
@@ -148,7 +146,7 @@ static rp_status await(rp_client *self, bool named, int64_t timeout_ms, int64_t 
     double seconds = (double)timeout_ms / 1e3;
     if (named)
         return err_set(err, RP_UNAVAILABLE, "no broker answers at %.300s within %g s: %s", self->plan.endpoints,
-                       seconds, hint);
+                       seconds, conn_hint(self->conns[0]));
     return err_set(err, RP_UNAVAILABLE,
                    "shard 0 at %s does not answer within %g s (%u of %u shards do): it has the counters, so no client "
                    "starts without it",

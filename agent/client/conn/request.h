@@ -61,9 +61,8 @@ struct conn_message {
     zmq_msg_t *payload; /* frames: sending takes them and leaves them empty */
     uint32_t n_payload;
     int64_t timeout_ms; /* for the reply; negative: none */
-    int64_t
-        grace_ms; /* beyond that while the connection is up, for the answer to a request that waits inside the broker */
-    uint64_t again; /* id of an earlier send of the same request, which the broker does once; 0: none */
+    int64_t grace_ms; /* beyond that while the connection is up: a request that waits at the broker is answered late */
+    uint64_t again;   /* id of an earlier send of the same request, which the broker does once; 0: none */
     struct loan
         *loan; /* of a sample, until its items were read; NULL: there is one from an earlier send, or none is needed */
 };

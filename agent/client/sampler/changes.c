@@ -352,9 +352,10 @@ static int64_t change_tick(struct conn_part *part, int64_t now_ns)
     pthread_mutex_lock(&self->lock);
     int64_t due = shard->due_ns ? shard->due_ns : INT64_MAX;
     if (now_ns >= due) {
-        due = INT64_MAX; /* without room, answers come first */
         if (has_room(self) && !has_nothing(shard))
             transmit(shard, NULL);
+        due = shard->n ? now_ns + LINGER_NS
+                       : INT64_MAX; /* answers of other shards, which make room, do not wake this thread */
     }
     pthread_mutex_unlock(&self->lock);
     return due;

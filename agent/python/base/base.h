@@ -125,7 +125,7 @@ bool gate_enter(struct gate *gate, const char *what);
  * before, or a call of this thread is running, which ends with RP_CANCELLED and destroys the handles. False with an exception:
  * a signal came. */
 bool gate_close(struct gate *gate);
-/* Opens the object again if its last call has raised DeadlineExceeded: close can be repeated, and nothing is lost. */
+/* Opens the object again if its last call has raised a TimeoutError, such as DeadlineExceeded: close can be repeated, and nothing is lost. */
 bool gate_reopen(struct gate *gate);
 /* False with an exception set: the object was closed during the call. */
 bool gate_check(const struct gate *gate);

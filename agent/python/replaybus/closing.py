@@ -33,13 +33,18 @@ class Flushing(Closing):
         raise NotImplementedError
 
     def __exit__(self, kind: Any = None, *_: Any) -> None:
-        if kind is None:
-            self.close()
-        else:
+        if kind is not None:
             self._end(1.0)
+            return
+        try:
+            self.close()
+        finally:
+            self._give_up()  # what a close that did not end has left
 
     def _end(self, timeout: float) -> None:
         """Closes; what is not done in time is given up."""
-        with contextlib.suppress(Error):
-            self.close(timeout)
-        self._give_up()
+        try:
+            with contextlib.suppress(Error):
+                self.close(timeout)
+        finally:
+            self._give_up()

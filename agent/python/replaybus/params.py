@@ -72,7 +72,7 @@ class Params:
 
     def put(self, name: str, data: Any, timeout: Timeout = DEFAULT) -> int:
         """Stores a new version and returns its number. data: anything with the buffer protocol."""
-        if isinstance(data, (dict, str, type(None))):
+        if isinstance(data, (dict, str, type(None))) or isinstance(data, np.ndarray) and data.dtype.hasobject:
             raise TypeError(f"slot {name!r} takes bytes or an array, not {data!r:.80}: replaybus.weights.encode makes bytes of a dict of arrays")
         return self._client._request("put", timeout, name, 0, 0, data)
 

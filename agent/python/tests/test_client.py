@@ -215,7 +215,8 @@ def test_mistakes_have_sentences(server, client):
     with pytest.raises(TypeError, match="a server cannot be pickled"):
         pickle.dumps(server)
     for call, why in ((lambda: pickle.dumps(client.writer()), "Writer: .* pickle its client"), (lambda: client.params[3], "slot or counter is a str, not 3"),
-                      (lambda: client.params.put("a", {"w": 1}), "weights.encode"), (lambda: client.sampler("replay", beta="a"), "beta is a number"),
+                      (lambda: client.params.put("a", {"w": 1}), "weights.encode"), (lambda: client.params.put("a", np.array(None)), "weights.encode"),
+                      (lambda: client.sampler("replay", beta="a"), "beta is a number"),
                       (lambda: client.insert({"x": 1.0}, ["replay"]), "priorities is a dict"), (lambda: client.info(timeout="a"), "timeout is None or")):
         with pytest.raises(TypeError, match=why):
             call()
