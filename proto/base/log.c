@@ -193,22 +193,6 @@ static void put_time(char out[32])
     snprintf(out + n, 32 - n, ".%03dZ", (int)(now.tv_nsec / NS_PER_MS));
 }
 
-/* Replaces control characters, so that a line stays one line. Marks the end of a line that was cut to size. */
-static size_t finish_line(char *line, size_t size, size_t used, bool cut)
-{
-    for (size_t i = 0; i < used; i++) {
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
-            line[i] = '?';
-    }
-    if (cut) {
-        used = size - 5;
-        memcpy(line + used, "...", 3);
-        used += 3;
-    }
-    line[used++] = '\n';
-    return used;
-}
-
 /* ---- a line as JSON. No allocation: a log line must get out when memory is short. */
 
 #define KEY_MOST 64u
@@ -324,13 +308,22 @@ size_t log_json(char *out, size_t size, const struct log_parts *parts)
 
 /* ---- lines */
 
-/* "2026-01-31T12:00:00.123Z info  B0101 what fields". cut: the fields were longer. */
+/* "2026-01-31T12:00:00.123Z info  B0101 what fields", without control characters, so that a line stays one line. cut: the fields were
+ * longer; the end of a line that was cut is marked. */
 static size_t format_text(char line[LINE_BYTES], const struct log_parts *parts, bool cut)
 {
     int n = snprintf(line, LINE_BYTES - 1, "%s %-5s %s %s%s%s", parts->time, parts->level, parts->id, parts->what,
                      parts->fields[0] ? " " : "", parts->fields);
-    bool over = n >= LINE_BYTES - 1;
-    return finish_line(line, LINE_BYTES, over ? LINE_BYTES - 2 : n < 0 ? 0 : (size_t)n, cut || over);
+    size_t used = n >= LINE_BYTES - 1 ? LINE_BYTES - 2 : n < 0 ? 0 : (size_t)n;
+    for (size_t i = 0; i < used; i++)
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
+            line[i] = '?';
+    if (cut || n >= LINE_BYTES - 1) {
+        memcpy(line + LINE_BYTES - 5, "...", 3);
+        used = LINE_BYTES - 2;
+    }
+    line[used++] = '\n';
+    return used;
 }
 
 /* Lock held. Reports the number of lost lines, once writing works again. */
@@ -355,11 +348,8 @@ static void submit(const char *line, size_t size)
     if (ok)
         sink.missed = 0;
     ok = ok && sink_write(line, size);
-    if (ok) {
-        sink.error = 0;
-    } else {
-        sink.missed++;
-    }
+    sink.error = ok ? 0 : sink.error;
+    sink.missed += !ok;
     pthread_mutex_unlock(&sink.lock);
 }
 

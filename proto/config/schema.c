@@ -125,29 +125,25 @@ void schema_free(const struct schema *schema, void *root)
 
 #define SHOWN 64 /* bytes of a bad value in a message */
 
-static const char *type_name(enum schema_type type)
-{
-    static const char *const names[] = {
-        [SCHEMA_BOOL] = "bool",
-        [SCHEMA_INT] = "integer",
-        [SCHEMA_REAL] = "number",
-        [SCHEMA_BYTES] = "size",
-        [SCHEMA_TIME] = "time",
-        [SCHEMA_STRING] = "string",
-        [SCHEMA_PATH] = "path",
-        [SCHEMA_ENUM] = "choice",
-        [SCHEMA_LIST] = "list",
-        [SCHEMA_STRINGS] = "list of strings",
-        [SCHEMA_PATHS] = "list of paths",
-        [SCHEMA_COUNT] = "integer or list of strings",
-        [SCHEMA_INTS] = "list of integers",
-        [SCHEMA_OPTIONS] = "map of options",
-        [SCHEMA_TUPLES] = "map of lists",
-        [SCHEMA_KIND] = "kind with options",
-        [SCHEMA_KINDS] = "list of kinds",
-    };
-    return names[type];
-}
+static const char *const type_names[] = {
+    [SCHEMA_BOOL] = "bool",
+    [SCHEMA_INT] = "integer",
+    [SCHEMA_REAL] = "number",
+    [SCHEMA_BYTES] = "size",
+    [SCHEMA_TIME] = "time",
+    [SCHEMA_STRING] = "string",
+    [SCHEMA_PATH] = "path",
+    [SCHEMA_ENUM] = "choice",
+    [SCHEMA_LIST] = "list",
+    [SCHEMA_STRINGS] = "list of strings",
+    [SCHEMA_PATHS] = "list of paths",
+    [SCHEMA_COUNT] = "integer or list of strings",
+    [SCHEMA_INTS] = "list of integers",
+    [SCHEMA_OPTIONS] = "map of options",
+    [SCHEMA_TUPLES] = "map of lists",
+    [SCHEMA_KIND] = "kind with options",
+    [SCHEMA_KINDS] = "list of kinds",
+};
 
 bool schema_row_bounded(const struct schema_row *row)
 {
@@ -194,8 +190,7 @@ static void format_words(const struct schema_row *row, char *out, size_t size)
 static void format_range(const struct schema_row *row, char *out, size_t size)
 {
     char low[48], high[48];
-    double min = row->min;
-    format_number(row->type, min, low, sizeof low);
+    format_number(row->type, row->min, low, sizeof low);
     format_number(row->type, row->max, high, sizeof high);
     bool no_low = row->min < 0 && endless(row->type, row->min);
     bool no_high = row->max > 0 && endless(row->type, row->max);
@@ -205,7 +200,7 @@ static void format_range(const struct schema_row *row, char *out, size_t size)
         snprintf(out, size, "at most %s", high);
     else if (no_high)
         snprintf(out, size, "at least %s", low);
-    else if (min == row->max)
+    else if (row->min == row->max)
         snprintf(out, size, "%s", low);
     else
         snprintf(out, size, "between %s and %s", low, high);
@@ -298,17 +293,11 @@ static bool set_number(const struct schema_row *row, const char *text, void *at,
 {
     if (set_word(row, text, at))
         return true;
-    int64_t whole = 0;
-    double real = 0;
-    enum schema_units result = UNITS_BAD;
-    if (row->type == SCHEMA_INT)
-        result = schema_units_int(text, &whole);
-    else if (row->type == SCHEMA_BYTES)
-        result = schema_units_bytes(text, &whole);
-    else if (row->type == SCHEMA_TIME)
-        result = schema_units_time(text, &whole);
-    else
-        result = schema_units_real(text, &real);
+    union {
+        int64_t whole;
+        double real;
+    } value;
+    enum schema_units result = schema_units_read(row->type, text, &value);
     if (result != UNITS_OK) {
         if (result == UNITS_BAD && row_words(row) > 0)
             explain_word(row, text, why, size);
@@ -316,12 +305,9 @@ static bool set_number(const struct schema_row *row, const char *text, void *at,
             explain(row->type, result, text, why, size);
         return false;
     }
-    if (!in_bounds(row, row->type == SCHEMA_REAL ? real : (double)whole, why, size))
+    if (!in_bounds(row, row->type == SCHEMA_REAL ? value.real : (double)value.whole, why, size))
         return false;
-    if (row->type == SCHEMA_REAL)
-        memcpy(at, &real, sizeof real);
-    else
-        memcpy(at, &whole, sizeof whole);
+    memcpy(at, &value, sizeof value);
     return true;
 }
 
@@ -378,7 +364,7 @@ bool schema_set_scalar(const struct schema_row *row, const char *text, void *bas
     case SCHEMA_TIME:
         return set_number(row, text, at, why, size);
     default:
-        snprintf(why, size, "must be a %s", type_name(row->type));
+        snprintf(why, size, "must be a %s", type_names[row->type]);
         return false;
     }
 }
@@ -480,7 +466,7 @@ static void print_help(struct printer *p, const struct schema_row *row)
         return;
     schema_format_bounds(row, bounds, sizeof bounds);
     int indent = p->dash ? p->indent - 2 : p->indent;
-    fprintf(p->out, "%*s# %s", indent, "", row->help ? row->help : type_name(row->type));
+    fprintf(p->out, "%*s# %s", indent, "", row->help ? row->help : type_names[row->type]);
     if (row->type == SCHEMA_ENUM && !(row->help && strstr(row->help, row->choices[0]))) {
         for (uint32_t i = 0; row->choices[i]; i++)
             fprintf(p->out, "%s%s", i ? ", " : " (", row->choices[i]);
@@ -637,7 +623,7 @@ void schema_print_reference(const struct schema *schema, FILE *out)
         const struct schema_row *row = &schema->rows[i];
         char bounds[128];
         schema_format_bounds(row, bounds, sizeof bounds);
-        fprintf(out, "| `%s` | %s | ", row->path, type_name(row->type));
+        fprintf(out, "| `%s` | %s | ", row->path, type_names[row->type]);
         if (schema_row_required(row)) {
             fputs("required", out);
         } else {

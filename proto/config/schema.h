@@ -123,11 +123,13 @@ void schema_print(const struct schema *schema, const void *root, FILE *out);
 /* Prints the reference for docs/CONFIG.md as a Markdown table. */
 void schema_print_reference(const struct schema *schema, FILE *out);
 
-/* Read scalars with units, for command lines too. False leaves *out unchanged. */
-bool schema_parse_bytes(const char *text, int64_t *out);
-bool schema_parse_time(const char *text, int64_t *out_ns);
-bool schema_parse_int(const char *text, int64_t *out);
-bool schema_parse_real(const char *text, double *out);
+/* Reads a number, which may have a unit, for command lines too. out: double for SCHEMA_REAL, int64_t for SCHEMA_INT, SCHEMA_BYTES and
+ * SCHEMA_TIME. False leaves *out unchanged. */
+bool schema_parse(enum schema_type type, const char *text, void *out);
+#define schema_parse_int(text, out) schema_parse(SCHEMA_INT, text, 1 ? (out) : (int64_t *)NULL)
+#define schema_parse_real(text, out) schema_parse(SCHEMA_REAL, text, 1 ? (out) : (double *)NULL)
+#define schema_parse_bytes(text, out) schema_parse(SCHEMA_BYTES, text, 1 ? (out) : (int64_t *)NULL)
+#define schema_parse_time(text, out) schema_parse(SCHEMA_TIME, text, 1 ? (out) : (int64_t *)NULL)
 
 /* Returns the nearest of n names by edit distance, or NULL if none is near: for "did you mean". */
 const char *schema_nearest(const char *name, const char *const *names, uint32_t n);

@@ -641,10 +641,9 @@ static void read_element(struct schema_reader *r, const struct schema_row *row, 
         report_at(r->report, place, path, "%s", why);
 }
 
-static void read_sequence(struct schema_reader *r, const struct schema_row *row, struct node *node, void *base,
-                          const char *path)
+static void read_sequence(struct schema_reader *r, const struct schema_row *row, struct node *node,
+                          struct schema_list *list, const char *path)
 {
-    struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
     if (node->kind != NODE_LIST) {
         report_at(r->report, node->place, path, "must be a list, not %s", kind_name(node));
         return;
@@ -664,11 +663,9 @@ static void read_sequence(struct schema_reader *r, const struct schema_row *row,
 }
 
 /* Reads a number in place of a list: as many empty strings. */
-static void read_count(struct schema_reader *r, const struct schema_row *row, struct node *node, void *base,
-                       const char *path)
+static void read_count(struct schema_reader *r, const struct schema_row *row, struct node *node,
+                       struct schema_list *list, const char *path)
 {
-    struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
-    struct schema_place place = node->place;
     const struct schema_row number = {.type = SCHEMA_INT,
                                       .min = row->min,
                                       .max = schema_row_bounded(row) ? row->max : MAX_LIST,
@@ -679,7 +676,7 @@ static void read_count(struct schema_reader *r, const struct schema_row *row, st
     if (!text)
         return;
     if (!schema_set_scalar(&number, text, &count, why, sizeof why)) {
-        report_at(r->report, place, path, "%s", why);
+        report_at(r->report, node->place, path, "%s", why);
         return;
     }
     if (count <= 0)
@@ -789,6 +786,7 @@ static void read_kind(struct schema_reader *r, const struct schema_row *row, str
 static void read_value(struct schema_reader *r, const struct schema_row *row, struct node *node, void *base,
                        const char *path)
 {
+    void *at = (char *)base + row->offset;
     char why[WHY_BYTES], whole[PATH_MAX];
     switch (row->type) {
     case SCHEMA_LIST:
@@ -796,20 +794,20 @@ static void read_value(struct schema_reader *r, const struct schema_row *row, st
     case SCHEMA_PATHS:
     case SCHEMA_INTS:
     case SCHEMA_KINDS:
-        read_sequence(r, row, node, base, path);
+        read_sequence(r, row, node, at, path);
         break;
     case SCHEMA_KIND:
-        read_kind(r, row, node, (struct schema_kind *)((char *)base + row->offset), path);
+        read_kind(r, row, node, at, path);
         break;
     case SCHEMA_COUNT:
         if (node->kind == NODE_VALUE)
-            read_count(r, row, node, base, path);
+            read_count(r, row, node, at, path);
         else
-            read_sequence(r, row, node, base, path);
+            read_sequence(r, row, node, at, path);
         break;
     case SCHEMA_OPTIONS:
     case SCHEMA_TUPLES:
-        read_options(r, row, node, (struct schema_list *)((char *)base + row->offset), path);
+        read_options(r, row, node, at, path);
         break;
     default: {
         const char *text = scalar_text(r, node, path);

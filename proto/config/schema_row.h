@@ -27,10 +27,7 @@ void schema_format_bounds(const struct schema_row *row, char *out, size_t size);
 
 /* ---- schema_units.c */
 enum schema_units { UNITS_OK, UNITS_BAD, UNITS_MISSING, UNITS_UNKNOWN, UNITS_NEGATIVE, UNITS_FRACTION, UNITS_LARGE };
-enum schema_units schema_units_int(const char *text, int64_t *out);
-enum schema_units schema_units_real(const char *text, double *out);
-enum schema_units schema_units_bytes(const char *text, int64_t *out);
-enum schema_units schema_units_time(const char *text, int64_t *out_ns);
+enum schema_units schema_units_read(enum schema_type type, const char *text, void *out);
 /* These read back to the same value. */
 void schema_format_bytes(int64_t bytes, char *out, size_t size);
 void schema_format_time(int64_t ns, char *out, size_t size);

@@ -110,40 +110,23 @@ static const struct unit *unit_by_name(const struct unit *units, const char *nam
     return NULL;
 }
 
-enum schema_units schema_units_int(const char *text, int64_t *out)
+/* Bytes and times are not negative; a fraction of their smallest unit is rounded. */
+static enum schema_units read_whole(const char *text, enum schema_type type, int64_t *out)
 {
+    static const struct unit *const units[] = {
+        [SCHEMA_INT] = count_units, [SCHEMA_BYTES] = byte_units, [SCHEMA_TIME] = time_units};
+    bool quantity = type != SCHEMA_INT;
     struct amount amount;
     enum schema_units result = take_amount(text, &amount);
     if (result != UNITS_OK)
         return result;
-    const struct unit *unit = unit_by_name(count_units, amount.unit, false);
-    return unit ? to_integer(&amount, unit->factor, true, out) : UNITS_UNKNOWN;
-}
-
-/* Reads bytes or a time: not negative; a fraction of the smallest unit is rounded. */
-static enum schema_units quantity(const char *text, const struct unit *units, bool fold, int64_t *out)
-{
-    struct amount amount;
-    enum schema_units result = take_amount(text, &amount);
-    if (result != UNITS_OK)
-        return result;
-    const struct unit *unit = unit_by_name(units, amount.unit, fold);
+    const struct unit *unit = unit_by_name(units[type], amount.unit, type == SCHEMA_BYTES);
     if (!unit)
         return amount.unit[0] == '\0' ? UNITS_MISSING : UNITS_UNKNOWN;
-    return amount.value < 0 ? UNITS_NEGATIVE : to_integer(&amount, unit->factor, false, out);
+    return quantity && amount.value < 0 ? UNITS_NEGATIVE : to_integer(&amount, unit->factor, !quantity, out);
 }
 
-enum schema_units schema_units_bytes(const char *text, int64_t *out)
-{
-    return quantity(text, byte_units, true, out);
-}
-
-enum schema_units schema_units_time(const char *text, int64_t *out_ns)
-{
-    return quantity(text, time_units, false, out_ns);
-}
-
-enum schema_units schema_units_real(const char *text, double *out)
+static enum schema_units read_real(const char *text, double *out)
 {
     const char *p = text + (*text == '-' || *text == '+');
     if (strcasecmp(p, ".inf") == 0 || strcasecmp(p, "inf") == 0) {
@@ -164,24 +147,14 @@ enum schema_units schema_units_real(const char *text, double *out)
     return UNITS_OK;
 }
 
-bool schema_parse_int(const char *text, int64_t *out)
+enum schema_units schema_units_read(enum schema_type type, const char *text, void *out)
 {
-    return schema_units_int(text, out) == UNITS_OK;
+    return type == SCHEMA_REAL ? read_real(text, out) : read_whole(text, type, out);
 }
 
-bool schema_parse_real(const char *text, double *out)
+bool schema_parse(enum schema_type type, const char *text, void *out)
 {
-    return schema_units_real(text, out) == UNITS_OK;
-}
-
-bool schema_parse_bytes(const char *text, int64_t *out)
-{
-    return schema_units_bytes(text, out) == UNITS_OK;
-}
-
-bool schema_parse_time(const char *text, int64_t *out_ns)
-{
-    return schema_units_time(text, out_ns) == UNITS_OK;
+    return schema_units_read(type, text, out) == UNITS_OK;
 }
 
 void schema_format_bytes(int64_t bytes, char *out, size_t size)
