@@ -109,7 +109,7 @@ static rp_status check_copy(const char *path, struct backup *sum, rp_error *err)
     offline_init(&offline);
     rp_status status = offline_load(&offline, &folder, 0, false, err);
     if (status == RP_OK)
-        status = offline_check_chunks(&offline, err);
+        status = loading_read_chunks(&offline.loading, NULL, err);
     if (status == RP_OK)
         sum->items += loading_items(&offline.loading);
     offline_fini(&offline);

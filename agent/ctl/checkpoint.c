@@ -485,7 +485,7 @@ static int verified(const struct ctl *ctl, struct offline *offline, bool damage)
 {
     format_buffer items;
     rp_error err = {0};
-    rp_status status = offline_check_chunks(offline, &err);
+    rp_status status = loading_read_chunks(&offline->loading, NULL, &err);
     if (status != RP_OK)
         fprintf(stderr, "damage: a broker would not start with this: %s\n", err.text);
     else if (!ctl->json)

@@ -933,10 +933,15 @@ static rp_status apply_value(struct loading *self, const void *body)
     char name[PARAMS_NAME_MOST + 1];
     const uint8_t *rest = (const uint8_t *)(from + 1);
     RP_TRY(copy_name(self, rest, from->name_bytes, name));
-    bool ok = self->entry->type == ENTRY_COUNTER
-                  ? params_restore_counter(params, name, (int64_t)from->version)
-                  : params_restore_slot(params, name, from->version, time_here(self, from->put_ns),
-                                        rest + from->name_bytes, from->value_bytes);
+    int64_t put_ns = time_here(self, from->put_ns);
+    bool ok = true;
+    if (self->entry->type == ENTRY_COUNTER)
+        ok = params_restore_counter(params, name, (int64_t)from->version);
+    else if (self->entry->type == ENTRY_SLOT)
+        ok = params_restore_slot(params, name, from->version, put_ns, rest + from->name_bytes, from->value_bytes);
+    else if (!params_restore_whole(params, name, from->value_bytes, from->version, put_ns))
+        return err_set(self->err, RP_BAD_MESSAGE, "parts of version %llu of slot '%.64s' are missing",
+                       (unsigned long long)from->version, name);
     return ok ? RP_OK
               : err_set(self->err, RP_NO_MEMORY, "no memory for '%.64s', of %llu bytes", name,
                         (unsigned long long)from->value_bytes);
@@ -954,18 +959,6 @@ static rp_status apply_part(struct loading *self, const void *body)
         return RP_OK;
     return err_set(self->err, RP_BAD_MESSAGE, "part %u of slot '%.64s' does not fit to the others, or into memory",
                    from->part, name);
-}
-
-static rp_status apply_whole(struct loading *self, const void *body)
-{
-    const struct entry_value *from = body;
-    char name[PARAMS_NAME_MOST + 1];
-    RP_TRY(copy_name(self, from + 1, from->name_bytes, name));
-    if (params_restore_whole(self->state->params, name, from->value_bytes, from->version,
-                             time_here(self, from->put_ns)))
-        return RP_OK;
-    return err_set(self->err, RP_BAD_MESSAGE, "parts of version %llu of slot '%.64s' are missing",
-                   (unsigned long long)from->version, name);
 }
 
 static rp_status apply_ordinal(struct loading *self, const void *body)
@@ -1044,7 +1037,7 @@ static const struct {
     [ENTRY_SLOT] = {apply_value, 0},
     [ENTRY_COUNTER] = {apply_value, 0},
     [ENTRY_SLOT_PART] = {apply_part, 0},
-    [ENTRY_SLOT_WHOLE] = {apply_whole, 0},
+    [ENTRY_SLOT_WHOLE] = {apply_value, 0},
     [ENTRY_REPLY] = {apply_reply, 0},
     [ENTRY_ANSWERED] = {apply_answered, 0},
     [ENTRY_FORGET] = {apply_forget, 0},
@@ -1228,18 +1221,4 @@ rp_status offline_load(struct offline *self, const struct folder *folder, uint64
 {
     self->loading.folder = folder;
     return load_files(&self->loading.files, folder, number, until_checkpoint, false, err);
-}
-
-static rp_status pass_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
-{
-    (void)ctx;
-    (void)at;
-    (void)chunk;
-    (void)err;
-    return RP_OK;
-}
-
-rp_status offline_check_chunks(struct offline *self, rp_error *err)
-{
-    return loading_read_chunks(&self->loading, pass_chunk, err);
 }

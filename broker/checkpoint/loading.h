@@ -111,7 +111,7 @@ rp_status loading_apply(void *loading, enum load_phase phase, const struct entry
 void loading_clamp(struct loading *self, int64_t now);
 /* Returns the number of items in all tables. */
 uint64_t loading_items(const struct loading *self);
-/* Calls fn for every chunk of items and samples, in the order of their places. Without a broker: of all tables. */
+/* Calls fn, if there is one, for every chunk of items and samples, in the order of their places. Without a broker: of all tables. */
 rp_status loading_read_chunks(struct loading *self, chunk_fn *fn, rp_error *err);
 /* Lists the slots of a table with their times of insertion, sorted by them. NULL: no memory. */
 struct pair *loading_by_age(const struct table *table);
@@ -131,8 +131,6 @@ void offline_fini(struct offline *self);
 /* Loads as load_files does. Nothing is written to the folder, which must outlive self. */
 rp_status offline_load(struct offline *self, const struct folder *folder, uint64_t number, bool until_checkpoint,
                        rp_error *err);
-/* Reads all chunks that a broker would need. */
-rp_status offline_check_chunks(struct offline *self, rp_error *err);
 /* Returns the places of an item's chunks. */
 static inline const uint64_t *offline_places(const struct item *item)
 {

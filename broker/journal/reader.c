@@ -235,7 +235,7 @@ rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t 
             status = segment_open(&reader, folder, disk_number(at[i]), err);
         if (status == RP_OK)
             status = reader_chunk(&reader, disk_offset(at[i]), &chunk, err);
-        if (status == RP_OK)
+        if (status == RP_OK && fn)
             status = fn(ctx, at[i], &chunk, err);
     }
     reader_close(&reader);

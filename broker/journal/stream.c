@@ -78,13 +78,20 @@ void journal_put_table(struct recorder *to, const struct table *table)
     replay__table_info__pack(&info, (uint8_t *)(entry + 1));
 }
 
+/* Writes an entry of a number and a message, whose place it returns. */
+static uint8_t *put_message(struct recorder *to, uint16_t type, uint32_t table, uint64_t number, const void *message,
+                            size_t size)
+{
+    struct entry_named *entry = recorder_entry(to, type, table, sizeof *entry + size);
+    entry->number = number;
+    return memcpy(entry + 1, message, size);
+}
+
 void journal_put_layout(struct recorder *to, const struct layout *layout)
 {
     size_t size;
     const uint8_t *message = layout_message(layout, &size);
-    struct entry_named *entry = recorder_entry(to, ENTRY_LAYOUT, layout->table, sizeof *entry + size);
-    entry->number = layout->id;
-    memcpy(entry + 1, message, size);
+    put_message(to, ENTRY_LAYOUT, layout->table, layout->id, message, size);
 }
 
 /* ---- sessions ---- */
@@ -119,10 +126,7 @@ static void put_form(struct recorder *to, const struct session *session, uint32_
         message = layout_message(from->layout, &size);
     if (!message)
         return;
-    struct entry_named *entry = recorder_entry(to, ENTRY_FORM, 0, sizeof *entry + size);
-    entry->number = session->ordinal;
-    uint8_t *out = (uint8_t *)(entry + 1);
-    memcpy(out, message, size);
+    uint8_t *out = put_message(to, ENTRY_FORM, 0, session->ordinal, message, size);
     if (from->layout)
         memcpy(out + 1, &id, sizeof id); /* field 1, a fixed32, comes first */
 }
@@ -213,11 +217,12 @@ static void put_part(struct recorder *to, const char *name, struct param_value *
     put_value(to, ENTRY_SLOT_PART, &front, sizeof front.part + size, &value->parts[part]);
 }
 
-/* The parts of a value are a version, or, with 0, nothing any more. */
-static void put_whole(struct recorder *to, const char *name, uint64_t put, uint64_t version, int64_t put_ns)
+/* Writes a counter; or that the parts of a value, whose number is put, are a version, or, with 0, nothing any more. */
+static void put_named(struct recorder *to, uint16_t type, const char *name, uint64_t put, uint64_t version,
+                      int64_t put_ns)
 {
     size_t size = strlen(name);
-    struct entry_value *entry = recorder_entry(to, ENTRY_SLOT_WHOLE, 0, sizeof *entry + size);
+    struct entry_value *entry = recorder_entry(to, type, 0, sizeof *entry + size);
     *entry =
         (struct entry_value){.version = version, .put_ns = put_ns, .name_bytes = (uint32_t)size, .value_bytes = put};
     memcpy(entry + 1, name, size);
@@ -240,7 +245,7 @@ void journal_put_slot(struct recorder *to, struct param_slot *slot)
     size_t name = strlen(slot->name);
     if (slot->value->shape.put) {
         put_parts(to, slot->name, slot->value);
-        put_whole(to, slot->name, slot->value->shape.put, slot->version, slot->put_ns);
+        put_named(to, ENTRY_SLOT_WHOLE, slot->name, slot->value->shape.put, slot->version, slot->put_ns);
         return;
     }
     struct {
@@ -257,10 +262,7 @@ void journal_put_slot(struct recorder *to, struct param_slot *slot)
 
 void journal_put_counter(struct recorder *to, const struct param_counter *counter)
 {
-    size_t name = strlen(counter->name);
-    struct entry_value *entry = recorder_entry(to, ENTRY_COUNTER, 0, sizeof *entry + name);
-    *entry = (struct entry_value){.version = (uint64_t)counter->value, .name_bytes = (uint32_t)name};
-    memcpy(entry + 1, counter->name, name);
+    put_named(to, ENTRY_COUNTER, counter->name, 0, (uint64_t)counter->value, 0);
 }
 
 void journal_put_reply(struct recorder *to, uint64_t client, uint64_t id, const void *frame, size_t size)
@@ -408,9 +410,7 @@ static void effect_pick(struct recorder *to, const struct waiter *waiter, uint32
 
 static void effect_layout(struct recorder *to, const struct session *session, const void *layout, size_t size)
 {
-    struct entry_named *entry = recorder_entry(to, ENTRY_FORM, 0, sizeof *entry + size);
-    entry->number = session->ordinal;
-    memcpy(entry + 1, layout, size);
+    put_message(to, ENTRY_FORM, 0, session->ordinal, layout, size);
 }
 
 static uint64_t mix(uint64_t hash, uint64_t value)
@@ -465,7 +465,7 @@ static void effect_begin(struct recorder *to)
 static void effect_slot(struct recorder *to, struct param_slot *slot)
 {
     if (slot->value->shape.put)
-        put_whole(to, slot->name, slot->value->shape.put, slot->version, slot->put_ns);
+        put_named(to, ENTRY_SLOT_WHOLE, slot->name, slot->value->shape.put, slot->version, slot->put_ns);
     else
         journal_put_slot(to, slot);
 }
@@ -477,7 +477,7 @@ static void effect_part(struct recorder *to, struct param_stage *stage, uint32_t
 
 static void effect_stage_end(struct recorder *to, const struct param_stage *stage)
 {
-    put_whole(to, stage->name, stage->value->shape.put, 0, 0);
+    put_named(to, ENTRY_SLOT_WHOLE, stage->name, stage->value->shape.put, 0, 0);
 }
 
 /* The data of a chunk larger than this is copied by the disk writer, not by the core thread. */

@@ -154,12 +154,6 @@ void fetcher_destroy(struct fetcher **at)
     struct fetcher *self = *at;
     if (!self)
         return;
-    while (self->under_way) {
-        zmq_pollitem_t item = {fetcher_socket(self), 0, ZMQ_POLLIN, 0};
-        zmq_poll(&item, 1, -1);
-        struct fetch_batch *batch = fetcher_take(self);
-        fetch_batch_destroy(&batch);
-    }
     zactor_destroy(&self->actor);
     free(self);
     *at = NULL;

@@ -29,7 +29,7 @@ struct fetcher;
 
 /* The folder is copied; its descriptor must outlive the fetcher. */
 struct fetcher *fetcher_new(const struct folder *folder, rp_error *err);
-/* Waits for batches in flight. */
+/* All batches were taken back. */
 void fetcher_destroy(struct fetcher **self);
 /* Takes a batch (malloc'ed). fetcher_take returns it, with its jobs in any order. */
 void fetcher_give(struct fetcher *self, struct fetch_batch *batch);
