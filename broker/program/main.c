@@ -42,15 +42,6 @@ static struct schema_source source_of(const struct settings *self)
                                   .overrides = (const char *const *)self->overrides.list};
 }
 
-/* Reads a configuration for a question about it, without a word. */
-static bool try_config(const struct schema_source *source, struct broker_config *config)
-{
-    struct schema_report *report = schema_report_new();
-    bool ok = schema_read(&broker_schema, source, config, report);
-    schema_report_destroy(&report);
-    return ok;
-}
-
 /* The file of a whole run has the broker's keys in a section. */
 static void hint_section(const struct settings *self, const struct schema_report *report)
 {
@@ -68,7 +59,12 @@ static bool replaces_list(const struct settings *self)
     struct schema_source source = source_of(self);
     struct broker_config config = {0};
     source.overrides = NULL;
-    if (!self->shards || !try_config(&source, &config))
+    if (!self->shards)
+        return false;
+    struct schema_report *report = schema_report_new(); /* mistakes are reported later, with the overrides */
+    bool ok = schema_read(&broker_schema, &source, &config, report);
+    schema_report_destroy(&report);
+    if (!ok)
         return false;
     uint32_t n = config_shards(&config);
     bool listed = config_shard_endpoint(&config, 0) != NULL;
@@ -284,24 +280,6 @@ static void *hangup_thread(void *parent)
     return NULL;
 }
 
-static void block_hangups(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-}
-
-/* Ignores signals, whose handler refers to the broker, then destroys it. */
-static int stop(struct broker **broker, int status)
-{
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGUSR1, SIG_IGN);
-    broker_destroy(broker);
-    return status;
-}
-
 struct options {
     struct settings settings;
     const char *endpoints_file;
@@ -466,11 +444,13 @@ static int serve(const struct options *options, const struct broker_config *conf
         fprintf(stderr, "replay-broker: %s\n", err.text);
     }
     site_close(&site);
-    int status = stop(&broker, started == RP_OK || started == RP_CANCELLED ? 0 : 1); /* cancelled: asked to end */
-    if (started != RP_OK)
-        return status;
-    log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);
-    return status;
+    signal(SIGTERM, SIG_IGN); /* the handler refers to the broker */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGUSR1, SIG_IGN);
+    broker_destroy(&broker);
+    if (started == RP_OK)
+        log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);
+    return started == RP_OK || started == RP_CANCELLED ? 0 : 1; /* cancelled: asked to end */
 }
 
 /* ctx: the options. link: in the process of a shard that a parent has started; otherwise NULL. */
@@ -559,7 +539,10 @@ static int start(struct options *options)
 int main(int argc, char **argv)
 {
     struct options options = {.log_level = -1};
-    block_hangups();
+    sigset_t hangups;
+    sigemptyset(&hangups);
+    sigaddset(&hangups, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &hangups, NULL);
     int status = read_options(argc, argv, &options);
     if (status == CLI_GO_ON && options.reference) {
         schema_print_reference(&broker_schema, stdout);

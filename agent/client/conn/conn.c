@@ -716,21 +716,17 @@ static void link_refused(struct conn *self, const rp_error *refusal, int64_t now
     link_fail(self, refusal->text, now_ns);
 }
 
-static void link_no_memory(struct conn *self)
-{
-    rp_error refusal = {0};
-    err_set(&refusal, RP_NO_MEMORY, "no memory to say HELLO to a broker");
-    link_refused(self, &refusal, clock_ns());
-}
-
 static void link_say_hello(struct conn *self)
 {
     Replay__Hello body = REPLAY__HELLO__INIT;
     body.name = self->name;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_HELLO, .body = &body.base, .timeout_ms = -1};
     self->hello_id = atomic_fetch_add(&self->next_id, 1);
-    if (!send_untracked(self, &message, self->hello_id))
-        link_no_memory(self);
+    if (!send_untracked(self, &message, self->hello_id)) {
+        rp_error refusal = {0};
+        err_set(&refusal, RP_NO_MEMORY, "no memory to say HELLO to a broker");
+        link_refused(self, &refusal, clock_ns());
+    }
 }
 
 static void link_open(struct conn *self, int64_t now_ns)
@@ -1206,7 +1202,7 @@ uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_r
     uint64_t id = conn_try_send(self, message, fn, ctx);
     if (id)
         return id;
-    fn(ctx, reply_no_memory());
+    fn(ctx, (struct conn_reply *)(uintptr_t)&reply_no_memory);
     return atomic_fetch_add(&self->next_id, 1);
 }
 

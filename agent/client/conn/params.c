@@ -44,11 +44,6 @@
 /* Where the broker puts a value in its memory: PROTOCOL.md, 14. */
 #define MEMORY_AT 4096u
 
-static rp_status unexpected(rp_error *err)
-{
-    return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
-}
-
 /* ---- slots */
 
 /* How a value is cut: SlotParts. put 0: it is not. */
@@ -137,7 +132,8 @@ static rp_status read_slot(struct conn_reply *reply, rp_param *out, struct parts
     struct pb_field slot, field;
     *found = reply->view.body == REPLAY__REPLY__BODY_PARAMS && pb_next(&reader, &slot) == 1;
     if (!*found)
-        return reply->view.body == 0 || reply->view.body == REPLAY__REPLY__BODY_PARAMS ? RP_OK : unexpected(err);
+        return reply->view.body == 0 || reply->view.body == REPLAY__REPLY__BODY_PARAMS ? RP_OK
+                                                                                       : conn_reply_unexpected(err);
     uint64_t numbers[5];
     bool ok = slot.wire == PB_BYTES && read_numbers(slot.data, slot.size, numbers, 5);
     reader = pb_reader(slot.data, ok ? slot.size : 0);
@@ -145,7 +141,7 @@ static rp_status read_slot(struct conn_reply *reply, rp_param *out, struct parts
         if (field.number == 5)
             ok = read_parts(&field, parts);
     if (!ok)
-        return unexpected(err);
+        return conn_reply_unexpected(err);
     out->version = numbers[2];
     out->age_ns = numbers[4];
     if (reply->n_payload > 0) {
@@ -170,7 +166,7 @@ static rp_status params_new(const char *name, uint64_t have, struct conn_reply *
     self->slot.name = self->name;
     rp_status status = read_slot(reply, &self->slot, &self->parts, &found, err);
     if (status == RP_OK && found && !self->slot.data && !self->parts.put)
-        status = unexpected(err);
+        status = conn_reply_unexpected(err);
     if (status == RP_OK && !found)
         status = err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' has no version newer than %llu", name,
                          (unsigned long long)have);
@@ -564,7 +560,7 @@ static rp_status read_version(struct conn_reply *reply, uint64_t *version, uint3
     RP_TRY(read_slot(reply, &slot, &parts, &found, err));
     *version = slot.version;
     *missing = parts.part;
-    return found && (slot.version || parts.put) ? RP_OK : unexpected(err);
+    return found && (slot.version || parts.put) ? RP_OK : conn_reply_unexpected(err);
 }
 
 /* The put in flight was answered for good, or is taken back. */
@@ -613,7 +609,7 @@ static void on_put(void *ctx, struct conn_reply *reply)
     conn_reply_destroy(&reply);
     shard->shard.in_flight--;
     if (status == RP_OK && !version && shard->n && missing >= shard->n)
-        status = unexpected(&error);
+        status = conn_reply_unexpected(&error);
     if (status == RP_OK)
         shard->missing = missing;
     if (status == RP_UNAVAILABLE || status == RP_CANCELLED)
@@ -1073,7 +1069,7 @@ static rp_status take_part(struct rp_subscriber *self, const rp_param *part, con
         return RP_OK;
     uint64_t at = (uint64_t)self->got * fetch->parts.part_bytes, left = fetch->slot.bytes - at;
     if (!part->data || part->bytes != (left < fetch->parts.part_bytes ? left : fetch->parts.part_bytes))
-        return unexpected(err);
+        return conn_reply_unexpected(err);
     copy_past(fetch->copy + at, part->data, part->bytes);
     self->stats.parts++;
     if (++self->got == self->n) {

@@ -11,13 +11,7 @@
 
 /* ---- replies */
 
-/* Ends requests if there is no memory for a reply of their own. Never written, never freed. */
-static const struct conn_reply no_memory = {.status = RP_NO_MEMORY, .text = "no memory for the reply to a request"};
-
-struct conn_reply *reply_no_memory(void)
-{
-    return (struct conn_reply *)(uintptr_t)&no_memory;
-}
+const struct conn_reply reply_no_memory = {.status = RP_NO_MEMORY, .text = "no memory for the reply to a request"};
 
 void reply_init(struct conn_reply *self)
 {
@@ -43,7 +37,7 @@ void conn_reply_destroy(struct conn_reply **self)
 {
     struct conn_reply *reply = *self;
     *self = NULL;
-    if (!reply || reply == &no_memory)
+    if (!reply || reply == &reply_no_memory)
         return;
     reply_clear(reply);
     free(reply); /* its request */
@@ -60,7 +54,7 @@ rp_status conn_reply_status(const struct conn_reply *self, rp_error *err)
     return err_set(err, self->status, "%.*s", (int)self->view.text.size, self->view.text.data);
 }
 
-static rp_status other_body(rp_error *err)
+rp_status conn_reply_unexpected(rp_error *err)
 {
     return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
 }
@@ -70,7 +64,7 @@ rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply__BodyCase
     ProtobufCMessage *message = NULL;
     rp_status status = conn_reply_status(self, err);
     if (status == RP_OK && self->view.body != body) {
-        status = other_body(err);
+        status = conn_reply_unexpected(err);
     } else if (status == RP_OK) {
         const ProtobufCFieldDescriptor *field =
             protobuf_c_message_descriptor_get_field(&replay__reply__descriptor, body);
@@ -99,7 +93,8 @@ bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n)
 rp_status conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n, rp_error *err)
 {
     bool has = self->answered && self->view.body == body;
-    return read_numbers(self->view.data, has ? self->view.size : 0, numbers, n) && has ? RP_OK : other_body(err);
+    return read_numbers(self->view.data, has ? self->view.size : 0, numbers, n) && has ? RP_OK
+                                                                                       : conn_reply_unexpected(err);
 }
 
 static bool reply_add_frame(struct conn_reply *self, zmq_msg_t *frame)
@@ -167,7 +162,8 @@ struct conn_request *request_new(uint64_t client, const struct conn_message *mes
     self->field = message->field;
     self->timeout_ms = message->timeout_ms;
     self->grace_ns = message->grace_ms * NS_PER_MS;
-    self->deadline_ns = conn_deadline(conn_with_grace(message->timeout_ms, message->grace_ms));
+    bool ends = message->timeout_ms >= 0 && message->timeout_ms <= INT64_MAX - message->grace_ms;
+    self->deadline_ns = conn_deadline(ends ? message->timeout_ms + message->grace_ms : -1);
     if (n_payload)
         self->payload = malloc(n_payload * sizeof *self->payload);
     if ((n_payload && !self->payload) || !write_header(&self->header, client, message)) {
@@ -296,7 +292,7 @@ bool requests_receive(struct requests *self, struct port from, struct conn_reply
     if (*out && !ok) {
         (*out)->answered = false;
         (*out)->status = RP_NO_MEMORY;
-        memcpy((*out)->text, no_memory.text, sizeof no_memory.text);
+        memcpy((*out)->text, reply_no_memory.text, sizeof reply_no_memory.text);
     }
     return got;
 }

@@ -49,8 +49,10 @@ bool read_numbers(const void *data, size_t size, uint64_t *numbers, uint32_t n);
 /* The same of the body, whatever the status is. RP_BAD_MESSAGE: the reply has another body, or it is damaged. */
 rp_status conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n,
                              rp_error *err);
-/* Returns a constant reply with RP_NO_MEMORY. */
-struct conn_reply *reply_no_memory(void);
+/* The reply has another body than was asked for: RP_BAD_MESSAGE. */
+rp_status conn_reply_unexpected(rp_error *err);
+/* Ends requests if there is no memory for a reply of their own. Never written, never freed. */
+extern const struct conn_reply reply_no_memory;
 
 /* What a request says. The body is a protobuf message, or, if body is NULL, `size` encoded bytes. */
 struct conn_message {

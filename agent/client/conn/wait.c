@@ -50,11 +50,6 @@ int64_t conn_left_ms(int64_t deadline_ns)
     return left <= 0 ? 0 : (left - 1) / NS_PER_MS + 1;
 }
 
-int64_t conn_with_grace(int64_t timeout_ms, int64_t grace_ms)
-{
-    return timeout_ms < 0 || timeout_ms > INT64_MAX - grace_ms ? -1 : timeout_ms + grace_ms;
-}
-
 bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
 {
     if (deadline_ns == INT64_MAX) {

@@ -15,8 +15,6 @@
 int64_t conn_deadline(int64_t timeout_ms);
 /* Returns the milliseconds until a deadline, for a part of a call: 0 when it has passed, -1 if there is none. */
 int64_t conn_left_ms(int64_t deadline_ns);
-/* Returns the sum of a time-out and a grace period; -1 if the time-out is negative or the sum too large. */
-int64_t conn_with_grace(int64_t timeout_ms, int64_t grace_ms);
 
 /* Waits for a condition that another thread signals. False: the deadline has passed. */
 bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
