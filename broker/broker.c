@@ -364,9 +364,9 @@ void broker_memory_settings(void)
 
 /* ---- creation ---- */
 
-static void every_second(struct timer *timer, void *ctx)
+static void every_second(struct timer *timer)
 {
-    struct broker *self = ctx;
+    struct broker *self = timer->ctx;
     tables_tick(&self->tables);
     peers_sweep(&self->peers);
     kept_samples_sweep(&self->samples);
@@ -378,9 +378,9 @@ static void every_second(struct timer *timer, void *ctx)
 
 #define LOOK_AT_KEYS_NS (20 * NS_PER_MS)
 
-static void look_at_keys(struct timer *timer, void *ctx)
+static void look_at_keys(struct timer *timer)
 {
-    struct broker *self = ctx;
+    struct broker *self = timer->ctx;
     peers_look_at_keys(&self->peers);
     peers_bound(&self->peers);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + LOOK_AT_KEYS_NS);

@@ -963,18 +963,18 @@ static const struct checkpoint_ops ops = {ops_activity, ops_bytes, checkpoint_fi
 
 /* ---- life ---- */
 
-static void period_timer(struct timer *timer, void *ctx)
+static void period_timer(struct timer *timer)
 {
-    struct checkpoints *self = ctx;
+    struct checkpoints *self = timer->ctx;
     struct loop *loop = self->state.loop;
     if (!self->running && loop->now_ns >= self->not_before_ns)
         checkpoint_start(self, CHECKPOINT_PERIOD, NULL, NULL);
     timer_set(&loop->timers, timer, loop->now_ns + self->state.config->checkpoint_every_ns);
 }
 
-static void progress_timer(struct timer *timer, void *ctx)
+static void progress_timer(struct timer *timer)
 {
-    struct checkpoints *self = ctx;
+    struct checkpoints *self = timer->ctx;
     struct loop *loop = self->state.loop;
     const struct checkpoint *run = self->running;
     if (!run)

@@ -67,7 +67,7 @@ bool timers_run(struct timers *self, int64_t now_ns, uint32_t most)
             return true;
         struct timer *timer = self->heap[0];
         timer_clear(self, timer);
-        timer->fire(timer, timer->ctx);
+        timer->fire(timer);
     }
     return false;
 }

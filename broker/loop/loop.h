@@ -21,8 +21,8 @@ struct timer {
     int64_t at_ns;
     uint64_t order;
     uint32_t place; /* in the heap, from 1 on; 0: not set */
-    void (*fire)(struct timer *self, void *ctx);
-    void *ctx; /* passed to fire */
+    void (*fire)(struct timer *self);
+    void *ctx; /* of fire */
 };
 
 struct timers {

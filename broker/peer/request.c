@@ -211,11 +211,11 @@ static const char lost[] = "the connection was lost: ask again";
 void wait_cancel(struct wait *self, rp_status status, const char *text)
 {
     if (self->ops->cancel) {
-        self->ops->cancel(self->ctx, self, status, text);
+        self->ops->cancel(self, status, text);
         return;
     }
     request_fail(self->peers, &self->to, self->id, status, text);
-    self->ops->end(self->ctx, self);
+    self->ops->end(self);
 }
 
 rp_status monitor_open(struct monitor *self, void *context, void *service, rp_error *err)
@@ -367,17 +367,16 @@ void wait_expire(struct wait *self)
 {
     struct wait_text why = {0};
     if (self->ops->expire) {
-        self->ops->expire(self->ctx, self);
+        self->ops->expire(self);
         return;
     }
-    self->ops->explain(self->ctx, self, &why);
+    self->ops->explain(self, &why);
     wait_cancel(self, RP_DEADLINE_EXCEEDED, why.text);
 }
 
-static void fire(struct timer *timer, void *ctx)
+static void fire(struct timer *timer)
 {
-    (void)timer;
-    wait_expire(ctx);
+    wait_expire(timer->ctx);
 }
 
 rp_status wait_begin(struct peers *peers, struct wait *self, const struct wait_ops *ops, void *ctx,

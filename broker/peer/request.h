@@ -84,19 +84,19 @@ struct wait_text {
  * waits. ctx is the wait's. */
 struct wait_ops {
     const char *kind; /* "sample", "permit", "fetch", "params", "reduce", "checkpoint", "trace", "bye" */
-    void (*explain)(const void *ctx, const struct wait *wait, struct wait_text *out);
+    void (*explain)(const struct wait *wait, struct wait_text *out);
     /* Ends the wait after it was answered with an error, and frees it. */
-    void (*end)(void *ctx, struct wait *wait);
+    void (*end)(struct wait *wait);
     /* Ends the wait and answers with status and text. NULL: answers, then calls end. */
-    void (*cancel)(void *ctx, struct wait *wait, rp_status status, const char *text);
+    void (*cancel)(struct wait *wait, rp_status status, const char *text);
     /* The deadline has passed. Ends the wait and answers. NULL: cancels it with what it waits for. */
-    void (*expire)(void *ctx, struct wait *wait);
+    void (*expire)(struct wait *wait);
 };
 
 struct wait {
     struct peers *peers;
     const struct wait_ops *ops;
-    void *ctx;
+    void *ctx; /* of its ops */
     struct wait *prev, *next;
     struct timer timer;
     struct envelope to;

@@ -207,10 +207,9 @@ static void lease_stop(struct lease *self)
         lease_end(self);
 }
 
-static void fire(struct timer *timer, void *ctx)
+static void fire(struct timer *timer)
 {
-    (void)timer;
-    lease_stop(ctx);
+    lease_stop(timer->ctx);
 }
 
 void lease_start(struct lease *self)

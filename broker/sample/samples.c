@@ -116,9 +116,9 @@ bool waiter_hold(struct waiter *self)
 }
 
 /* Goes on with samples whose clients have read, the oldest first. */
-static void look_at_held(struct timer *timer, void *ctx)
+static void look_at_held(struct timer *timer)
 {
-    struct samples *samples = ctx;
+    struct samples *samples = timer->ctx;
     bool progress = false;
     for (struct waiter *waiter = samples->held.first, *next; waiter; waiter = next) {
         next = waiter->next;
@@ -554,9 +554,8 @@ void sample_refuse(struct waiter *waiter, rp_status status, const char *text)
     waiter_end(waiter);
 }
 
-static void sample_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void sample_explain(const struct wait *wait, struct wait_text *out)
 {
-    (void)ctx;
     const struct waiter *self = (const struct waiter *)wait;
     char why[sizeof out->text];
     out->table = self->table->name;
@@ -577,29 +576,27 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
 }
 
 /* Answers with the picks so far, or with an error. A parked waiter stays parked. */
-static void sample_expire(void *ctx, struct wait *wait)
+static void sample_expire(struct wait *wait)
 {
     struct waiter *waiter = (struct waiter *)wait;
     struct wait_text why = {0};
     if (waiter->park.state != PARK_NOT || waiter->complete)
         return; /* it has all its items, and is answered as soon as its data was read from disk, or its client has read */
-    sample_explain(ctx, wait, &why);
+    sample_explain(wait, &why);
     if (waiter->picks.n > 0)
         sample_answer(waiter, why.text);
     else
         sample_refuse(waiter, RP_DEADLINE_EXCEEDED, why.text);
 }
 
-static void end_waiter(void *ctx, struct wait *wait)
+static void end_waiter(struct wait *wait)
 {
-    (void)ctx;
     waiter_end((struct waiter *)wait);
 }
 
 /* The connection is lost, or the broker stops: the picks are kept, and a retry continues from them. */
-static void cancel_sample(void *ctx, struct wait *wait, rp_status status, const char *text)
+static void cancel_sample(struct wait *wait, rp_status status, const char *text)
 {
-    (void)ctx;
     struct waiter *self = (struct waiter *)wait;
     unpark(self);
     kept_samples_keep(self, false);
@@ -764,9 +761,8 @@ bool permit_serve(struct waiter *self, bool *progress)
     return true;
 }
 
-static void permit_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void permit_explain(const struct wait *wait, struct wait_text *out)
 {
-    (void)ctx;
     const struct waiter *self = (const struct waiter *)wait;
     const struct table *table = self->table;
     uint64_t least = self->flexible ? 1 : limiter_most_at_once(&table->limiter, self->want);
@@ -779,7 +775,7 @@ static void permit_explain(const void *ctx, const struct wait *wait, struct wait
 }
 
 /* Answers with what can be granted now, or with an error. */
-static void permit_expire(void *ctx, struct wait *wait)
+static void permit_expire(struct wait *wait)
 {
     struct waiter *self = (struct waiter *)wait;
     const struct table *table = self->table;
@@ -791,7 +787,7 @@ static void permit_expire(void *ctx, struct wait *wait)
         return;
     }
     struct wait_text why = {0};
-    permit_explain(ctx, wait, &why);
+    permit_explain(wait, &why);
     Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
     permit_state(table, &reply);
     request_send(self->samples->peers, &self->wait.to, self->wait.id,

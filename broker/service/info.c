@@ -399,7 +399,7 @@ static bool add_requests(struct why *self)
     for (const struct wait *at = self->service->peers->waits.first; at; at = at->next) {
         struct wait_text why = {0};
         char who[64];
-        at->ops->explain(at->ctx, at, &why);
+        at->ops->explain(at, &why);
         snprintf(who, sizeof who, "client %016llx", (unsigned long long)at->client);
         Replay__Wait *wait = add_wait(self, who, at->ops->kind, why.table, why.count, at->since_ns, "%s", why.text);
         if (!wait)

@@ -13,16 +13,15 @@ struct checkpoint_wait {
     uint64_t number;
 };
 
-static void end(void *ctx, struct wait *wait)
+static void end(struct wait *wait)
 {
-    (void)ctx;
     wait_end(wait);
     free(wait);
 }
 
-static void explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void explain(const struct wait *wait, struct wait_text *out)
 {
-    const struct service *service = ctx;
+    const struct service *service = wait->ctx;
     const struct checkpoint_wait *self = (const struct checkpoint_wait *)wait;
     const struct checkpoint *run = service->checkpoints->running;
     if (run && run->number == self->number)
@@ -33,11 +32,11 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
                  (unsigned long long)self->number);
 }
 
-static void expire(void *ctx, struct wait *wait)
+static void expire(struct wait *wait)
 {
     struct wait_text why = {0};
     char text[600];
-    explain(ctx, wait, &why);
+    explain(wait, &why);
     snprintf(text, sizeof text, "%s; the checkpoint continues", why.text);
     wait_cancel(wait, RP_DEADLINE_EXCEEDED, text);
 }
@@ -61,7 +60,7 @@ void request_checkpoint_ended(void *ctx, uint64_t number, const char *error)
                      &(struct answer){.status = RP_OK,
                                       .field = REPLAY__REPLY__BODY_CHECKPOINT,
                                       .body = &service->checkpoints->last.base});
-        end(service, wait);
+        end(wait);
     }
     if (!error)
         sockets_announce(service->peers, "checkpoint %llu", (unsigned long long)number);

@@ -118,9 +118,9 @@ static bool get_answer(struct service *service, const struct envelope *to, uint6
     return n > 0;
 }
 
-static void get_end(void *ctx, struct wait *wait)
+static void get_end(struct wait *wait)
 {
-    struct service *service = ctx;
+    struct service *service = wait->ctx;
     struct params_wait *self = (struct params_wait *)wait;
     if (service->params_waits.wake_next == self)
         service->params_waits.wake_next = LIST_NEXT(self, link);
@@ -130,9 +130,9 @@ static void get_end(void *ctx, struct wait *wait)
     free(self);
 }
 
-static void get_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void get_explain(const struct wait *wait, struct wait_text *out)
 {
-    const struct service *service = ctx;
+    const struct service *service = wait->ctx;
     const struct params_wait *self = (const struct params_wait *)wait;
     uint64_t have = self->ask->n_have ? self->ask->have[0] : 0;
     out->count = self->ask->n_name;
@@ -174,7 +174,7 @@ static bool wake_slice(struct service *service)
         waits->wake_next = LIST_NEXT(wait, link);
         if (get_is_ready(service->params, wait->ask) &&
             get_answer(service, &wait->wait.to, wait->wait.id, wait->ask, false))
-            get_end(service, &wait->wait);
+            get_end(&wait->wait);
     }
     return waits->wake_next || waits->wake_again;
 }

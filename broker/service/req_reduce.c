@@ -130,9 +130,9 @@ static void member_drop(struct reduce_group *group, struct reduce_member *member
     group->n_members--;
 }
 
-static void addition_end(void *ctx, struct wait *wait)
+static void addition_end(struct wait *wait)
 {
-    struct service *service = ctx;
+    struct service *service = wait->ctx;
     struct reduce_addition *self = (struct reduce_addition *)wait;
     wait_end(wait);
     struct reduce_member *member = member_find(self->group, self->member);
@@ -216,15 +216,14 @@ static void round_close(struct service *service, struct reduce_group *group)
             continue;
         }
         send_sum(service, group, &addition->wait.to, addition->wait.id, sum, true);
-        addition_end(service, &addition->wait);
+        addition_end(&addition->wait);
     }
     group->closed_ns = service->loop->now_ns;
     group->round += ok; /* without a sum, members add to the same round again */
 }
 
-static void addition_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void addition_explain(const struct wait *wait, struct wait_text *out)
 {
-    (void)ctx;
     const struct reduce_addition *self = (const struct reduce_addition *)wait;
     const struct reduce_group *group = self->group;
     out->count = group->n_members;
@@ -233,9 +232,9 @@ static void addition_explain(const void *ctx, const struct wait *wait, struct wa
              group->name, (unsigned long long)group->round, group->n_additions, group->n_members);
 }
 
-static void addition_expire(void *ctx, struct wait *wait)
+static void addition_expire(struct wait *wait)
 {
-    round_close(ctx, ((struct reduce_addition *)wait)->group);
+    round_close(wait->ctx, ((struct reduce_addition *)wait)->group);
 }
 
 static const struct wait_ops addition_ops = {"reduce", addition_explain, addition_end, NULL, addition_expire};

@@ -64,10 +64,10 @@ static void stop(struct trace_session *self)
     trace_stop(&service->loop->trace, &self->own);
 }
 
-static void req_trace_end(void *ctx, struct wait *wait)
+static void req_trace_end(struct wait *wait)
 {
     struct trace_session *self = (struct trace_session *)wait;
-    struct service *service = ctx;
+    struct service *service = self->service;
     stop(self);
     timer_clear(&service->loop->timers, &self->timer);
     service->trace = NULL;
@@ -82,9 +82,8 @@ static void req_trace_end(void *ctx, struct wait *wait)
     free(self);
 }
 
-static void req_trace_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void req_trace_explain(const struct wait *wait, struct wait_text *out)
 {
-    (void)ctx;
     const struct trace_session *self = (const struct trace_session *)wait;
     snprintf(out->text, sizeof out->text,
              self->collecting ? "waits for the spans of clients: %u of %u have sent all"
@@ -160,7 +159,7 @@ static void req_trace_finish(struct trace_session *self)
     free(answer->payload);
     free(answer->processes);
     free(answer);
-    req_trace_end(self->service, &self->wait);
+    req_trace_end(&self->wait);
 }
 
 /* ---- recording ---- */
@@ -180,9 +179,9 @@ static void add_waits(const struct service *service)
     }
 }
 
-static void fire(struct timer *timer, void *ctx)
+static void fire(struct timer *timer)
 {
-    struct trace_session *self = ctx;
+    struct trace_session *self = timer->ctx;
     struct service *service = self->service;
     if (!self->collecting) {
         add_waits(service);

@@ -163,9 +163,8 @@ struct goodbye {
     uint64_t last_number;
 };
 
-static void goodbye_explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void goodbye_explain(const struct wait *wait, struct wait_text *out)
 {
-    (void)ctx;
     const struct goodbye *self = (const struct goodbye *)wait;
     const struct session *session = self->session;
     out->count = flows_unresolved(session);
@@ -185,9 +184,8 @@ static void goodbye_explain(const void *ctx, const struct wait *wait, struct wai
 }
 
 /* Answers and ends the wait. */
-static void goodbye_answer(void *ctx, struct wait *wait, rp_status status, const char *text)
+static void goodbye_answer(struct wait *wait, rp_status status, const char *text)
 {
-    (void)ctx;
     struct goodbye *self = (struct goodbye *)wait;
     struct peers *peers = self->session->sessions->peers;
     struct arena arena = {0};
@@ -220,7 +218,7 @@ struct session *session_find(struct sessions *sessions, const uint8_t *id)
     return self && memcmp(self->id, id, WIRE_SESSION_BYTES) == 0 ? self : NULL;
 }
 
-static void session_silent(struct timer *timer, void *ctx);
+static void session_silent(struct timer *timer);
 
 static void set_timer(struct session *self, int64_t at_ns)
 {
@@ -381,9 +379,8 @@ static void session_empty(struct session *self)
                     "with HELLO, then say BYE again");
 }
 
-static void session_silent(struct timer *timer, void *ctx)
+static void session_silent(struct timer *timer)
 {
-    (void)ctx;
     struct session *self = (struct session *)(void *)((char *)timer - offsetof(struct session, timer));
     struct sessions *sessions = self->sessions;
     if (self->tombstone) {
@@ -490,7 +487,7 @@ static void goodbye_check(struct session *session)
 {
     if (session->received < session->goodbye->last_number || flows_unresolved(session) > 0)
         return;
-    goodbye_answer(NULL, &session->goodbye->wait, RP_OK, "");
+    goodbye_answer(&session->goodbye->wait, RP_OK, "");
     log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", log_text(session->name), session->ordinal);
     session_close(session);
 }

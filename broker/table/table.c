@@ -432,10 +432,9 @@ static void complete_group(struct table *self)
 /* Items of groups that one turn drops or delivers. */
 #define GROUP_ITEMS_PER_TURN 256u
 
-static void look_at_groups(struct timer *timer, void *ctx)
+static void look_at_groups(struct timer *timer)
 {
-    (void)timer;
-    struct table *self = ctx;
+    struct table *self = timer->ctx;
     const struct groups *groups = &self->in.groups;
     int64_t due = self->loop->now_ns - self->config->group_deadline_ns;
     uint32_t leader;

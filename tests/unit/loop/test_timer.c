@@ -10,9 +10,9 @@ struct log {
 
 static struct timer list[N];
 
-static void record(struct timer *timer, void *ctx)
+static void record(struct timer *timer)
 {
-    struct log *log = ctx;
+    struct log *log = timer->ctx;
     assert_int_equal(timer->place, 0); /* may be set again from here */
     log->fired[log->n++] = (uint32_t)(timer - list);
 }

@@ -8,18 +8,12 @@
 
 #define TCP "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
 
-static void explain(const void *ctx, const struct wait *wait, struct wait_text *out)
+static void explain(const struct wait *wait, struct wait_text *out)
 {
-    (void)ctx, (void)wait, (void)out;
+    (void)wait, (void)out;
 }
 
-static void end(void *ctx, struct wait *wait)
-{
-    (void)ctx;
-    wait_end(wait);
-}
-
-static const struct wait_ops ops = {"test", explain, end, NULL, NULL};
+static const struct wait_ops ops = {"test", explain, wait_end, NULL, NULL};
 
 static void begin(struct peers *peers, struct wait *wait, struct request *request)
 {

@@ -301,7 +301,7 @@ TEST(a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline, make_fold
     uint64_t id = testpeer_sample(peer, "t", 12, 50, 0);
     const struct wait *wait = await_parked(1);
     struct wait_text why = {0};
-    wait->ops->explain(embed.broker, wait, &why);
+    wait->ops->explain(wait, &why);
     assert_string_equal(why.text, "table 't': 12 of 12 items are being read from disk");
     assert_int_equal(embed_table(&embed, "t")->in.size, 48);
     embed.manual.now_ns += NS_PER_S;
