@@ -355,12 +355,6 @@ static rp_status apply_session(struct loading *self, const void *body)
     return RP_OK;
 }
 
-static rp_status apply_session_end(struct loading *self, const void *body)
-{
-    session_end(self, ((const struct entry_named *)body)->number);
-    return RP_OK;
-}
-
 static rp_status apply_form(struct loading *self, const void *body)
 {
     const struct entry_named *named = body;
@@ -681,25 +675,9 @@ static rp_status apply_reset(struct loading *self, const void *body)
     return RP_OK;
 }
 
-static rp_status apply_episodes(struct loading *self, const void *body)
-{
-    struct loaded_table *to = self->to;
-    to->table->stats.episodes = ((const struct entry_named *)body)->number;
-    return RP_OK;
-}
-
-static rp_status apply_charge(struct loading *self, const void *body)
-{
-    struct loaded_table *to = self->to;
-    to->limiter.samples += ((const struct entry_named *)body)->number;
-    self->changed = true;
-    return RP_OK;
-}
-
 static rp_status apply_limiter(struct loading *self, const void *body)
 {
-    struct loaded_table *to = self->to;
-    memcpy(&to->limiter, (const uint8_t *)body, sizeof to->limiter);
+    memcpy(&self->to->limiter, body, sizeof self->to->limiter);
     return RP_OK;
 }
 
@@ -745,8 +723,7 @@ static void selection_drop(struct loading *self, struct loaded_selection *select
     uint64_t name = request_name(selection->kept.info.client, selection->kept.info.id);
     if (idmap_get(&self->selections, name) == selection)
         idmap_remove(&self->selections, name);
-    *(selection->older ? &selection->older->newer : &self->oldest) = selection->newer;
-    *(selection->newer ? &selection->newer->older : &self->newest) = selection->older;
+    TAILQ_REMOVE(&self->kept, selection, link);
     selection_strip(self, selection);
     picks_fini(&selection->kept.picks);
     free(selection);
@@ -759,11 +736,9 @@ static struct loaded_selection *selection_new(struct loading *self, const struct
     selection_drop(self, selection_find(self, client, id));
     struct loaded_selection *selection = need_alloc(sizeof *selection);
     *selection = (struct loaded_selection){.kept.info = {.client = client, .id = id, .table = to->table},
-                                           .configured = to->configured,
-                                           .older = self->newest};
+                                           .configured = to->configured};
     idmap_put(&self->selections, request_name(client, id), selection);
-    *(self->newest ? &self->newest->newer : &self->oldest) = selection;
-    self->newest = selection;
+    TAILQ_INSERT_TAIL(&self->kept, selection, link);
     return selection;
 }
 
@@ -961,10 +936,20 @@ static rp_status apply_part(struct loading *self, const void *body)
                    from->part, name);
 }
 
-static rp_status apply_ordinal(struct loading *self, const void *body)
+/* Entries of one number. */
+static rp_status apply_number(struct loading *self, const void *body)
 {
     uint64_t number = ((const struct entry_named *)body)->number;
-    self->next_ordinal = number > self->next_ordinal ? number : self->next_ordinal;
+    if (self->entry->type == ENTRY_SESSION_END) {
+        session_end(self, number);
+    } else if (self->entry->type == ENTRY_EPISODES) {
+        self->to->table->stats.episodes = number;
+    } else if (self->entry->type == ENTRY_CHARGE) {
+        self->to->limiter.samples += number;
+        self->changed = true;
+    } else if (number > self->next_ordinal) {
+        self->next_ordinal = number;
+    }
     return RP_OK;
 }
 
@@ -976,10 +961,11 @@ void loading_clamp(struct loading *self, int64_t now)
     for (uint32_t i = 0; i < params->n_slots; i++)
         if (params->slots[i].put_ns > now)
             params->slots[i].put_ns = now;
-    for (struct loaded_selection *at = self->oldest; at; at = at->newer)
-        for (uint32_t i = 0; i < at->kept.picks.n; i++)
-            if ((int64_t)at->kept.picks.age_ns[i] > now)
-                at->kept.picks.age_ns[i] = (uint64_t)now;
+    struct loaded_selection *at;
+    TAILQ_FOREACH(at, &self->kept, link)
+    for (uint32_t i = 0; i < at->kept.picks.n; i++)
+        if ((int64_t)at->kept.picks.age_ns[i] > now)
+            at->kept.picks.age_ns[i] = (uint64_t)now;
 }
 
 static rp_status apply_start(struct loading *self, const void *body)
@@ -1033,7 +1019,7 @@ static const struct {
     [ENTRY_FORM] = {apply_form, 0},
     [ENTRY_PROGRESS] = {apply_progress, 0},
     [ENTRY_REJECTION] = {apply_rejection, 0},
-    [ENTRY_SESSION_END] = {apply_session_end, 0},
+    [ENTRY_SESSION_END] = {apply_number, 0},
     [ENTRY_SLOT] = {apply_value, 0},
     [ENTRY_COUNTER] = {apply_value, 0},
     [ENTRY_SLOT_PART] = {apply_part, 0},
@@ -1045,10 +1031,10 @@ static const struct {
     [ENTRY_ITEM] = {apply_item, APPLY_TABLE | APPLY_BASE},
     [ENTRY_FREE] = {apply_free, APPLY_TABLE | APPLY_BASE},
     [ENTRY_SELECTION] = {apply_selection, APPLY_TABLE},
-    [ENTRY_ORDINAL] = {apply_ordinal, 0},
+    [ENTRY_ORDINAL] = {apply_number, 0},
     [ENTRY_END] = {apply_end, APPLY_BASE},
-    [ENTRY_EPISODES] = {apply_episodes, APPLY_TABLE},
-    [ENTRY_CHARGE] = {apply_charge, APPLY_TABLE},
+    [ENTRY_EPISODES] = {apply_number, APPLY_TABLE},
+    [ENTRY_CHARGE] = {apply_number, APPLY_TABLE},
     [ENTRY_GROUP] = {apply_group, APPLY_TABLE | APPLY_BASE},
     [ENTRY_HIDE] = {apply_hidden, APPLY_TABLE},
     [ENTRY_SHOW] = {apply_hidden, APPLY_TABLE},
@@ -1076,10 +1062,8 @@ static void loading_clear(void *ctx)
 {
     struct loading *self = ctx;
     struct sessions *sessions = self->state->sessions;
-    for (struct loaded_selection *at = self->oldest, *next; at; at = next) {
-        next = at->newer;
-        selection_drop(self, at);
-    }
+    while (!TAILQ_EMPTY(&self->kept))
+        selection_drop(self, TAILQ_FIRST(&self->kept));
     for (uint32_t i = 0; i < self->n_tables; i++) {
         struct loaded_table *at = &self->tables[i];
         slots_clear(self, at->table);
@@ -1104,14 +1088,14 @@ static void loading_clear(void *ctx)
 void loading_init(struct loading *self, const struct durable_state *state, struct kept_replies *replies)
 {
     *self = (struct loading){.state = state, .replies = replies, .most_slots = MOST_SLOTS, .next_ordinal = 1};
+    TAILQ_INIT(&self->kept);
     self->files = (struct load){.apply = loading_apply, .clear = loading_clear, .ctx = self};
 }
 
 void loading_fini(struct loading *self)
 {
     const struct durable_state *state = self->state;
-    for (struct loaded_selection *at = self->oldest, *next; at; at = next) {
-        next = at->newer;
+    for (struct loaded_selection *at; (at = TAILQ_FIRST(&self->kept));) {
         if (self->read && at->configured)
             picks_clear(&at->kept.picks, state->samples);
         selection_drop(self, at);
@@ -1171,10 +1155,11 @@ static uint64_t list_chunks(const struct loading *self, struct pair *out)
                     out[n] = (struct pair){(uintptr_t)chunks[c], (uintptr_t)&chunks[c]};
         }
     }
-    for (const struct loaded_selection *at = self->oldest; at; at = at->newer)
-        for (uint32_t c = 0; (all || at->configured) && c < at->kept.picks.n_refs; c++, n++)
-            if (out)
-                out[n] = (struct pair){(uintptr_t)at->kept.picks.refs[c], (uintptr_t)&at->kept.picks.refs[c]};
+    const struct loaded_selection *at;
+    TAILQ_FOREACH(at, &self->kept, link)
+    for (uint32_t c = 0; (all || at->configured) && c < at->kept.picks.n_refs; c++, n++)
+        if (out)
+            out[n] = (struct pair){(uintptr_t)at->kept.picks.refs[c], (uintptr_t)&at->kept.picks.refs[c]};
     return n;
 }
 

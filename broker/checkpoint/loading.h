@@ -50,7 +50,7 @@ struct loaded_lease {
 struct loaded_selection {
     struct kept_image kept;
     bool configured; /* its table is */
-    struct loaded_selection *older, *newer;
+    TAILQ_ENTRY(loaded_selection) link;
 };
 
 struct stream;
@@ -78,9 +78,9 @@ struct loading {
     uint32_t n_map;
     struct layout **layouts; /* by the files' ids, each with a reference */
     uint32_t n_layouts;
-    struct idmap sessions; /* by ordinal; without a broker, only their number counts */
-    struct loaded_selection *oldest, *newest;
-    struct idmap selections; /* by client and id */
+    struct idmap sessions;                                /* by ordinal; without a broker, only their number counts */
+    TAILQ_HEAD(loaded_selections, loaded_selection) kept; /* oldest first */
+    struct idmap selections;                              /* by client and id */
     struct loaded_lease *leases;
     uint32_t n_leases, leases_capacity;
     struct idmap leases_by_request; /* index + 1, by client and id */
@@ -111,7 +111,7 @@ rp_status loading_apply(void *loading, enum load_phase phase, const struct entry
 void loading_clamp(struct loading *self, int64_t now);
 /* Returns the number of items in all tables. */
 uint64_t loading_items(const struct loading *self);
-/* Calls fn, if there is one, for every chunk of items and samples, in the order of their places. Without a broker: of all tables. */
+/* Calls fn (may be NULL) for every chunk of items and samples, in the order of their places. Without a broker: of all tables. */
 rp_status loading_read_chunks(struct loading *self, chunk_fn *fn, rp_error *err);
 /* Lists the slots of a table with their times of insertion, sorted by them. NULL: no memory. */
 struct pair *loading_by_age(const struct table *table);

@@ -515,7 +515,9 @@ static rp_status leases_restore(struct loading *self, struct table *table, rp_er
 
 static void selections_restore(struct loading *self)
 {
-    for (struct loaded_selection *at = self->oldest; at; at = at->newer) {
+    struct loaded_selection *at;
+    TAILQ_FOREACH(at, &self->kept, link)
+    {
         struct picks *picks = &at->kept.picks;
         const struct table *table = at->kept.info.table;
         uint32_t n = picks->n, ref = 0;

@@ -110,8 +110,13 @@ uint32_t chunk_crc(const struct chunk_view *chunk)
 #define TIME_MOST (INT64_C(1) << 62)
 #define TEXT_MOST 4096u
 
-/* rest: what follows the fixed part of the body, of `size` bytes. */
-typedef rp_status check_fn(const void *body, const uint8_t *rest, size_t size, rp_error *err);
+/* A body: its fixed part, and the rest, of `size` bytes. */
+struct body {
+    const void *fixed;
+    const uint8_t *rest;
+    size_t size;
+};
+typedef rp_status check_fn(const struct body *body, rp_error *err);
 
 struct rule {
     const char *name;
@@ -120,10 +125,10 @@ struct rule {
     check_fn *check; /* or NULL */
 };
 
-static rp_status check_rest(size_t size, uint64_t want, rp_error *err)
+static rp_status check_rest(const struct body *body, uint64_t want, rp_error *err)
 {
-    if (size != want)
-        return err_set(err, RP_BAD_MESSAGE, "it goes on for %zu bytes where its counts say %llu", size,
+    if (body->size != want)
+        return err_set(err, RP_BAD_MESSAGE, "it goes on for %zu bytes where its counts say %llu", body->size,
                        (unsigned long long)want);
     return RP_OK;
 }
@@ -142,33 +147,31 @@ static rp_status check_number(double value, rp_error *err)
     return RP_OK;
 }
 
-static rp_status check_start(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_start(const struct body *body, rp_error *err)
 {
-    (void)rest, (void)size;
-    const struct entry_start *start = body;
+    const struct entry_start *start = body->fixed;
     RP_TRY(check_time(start->wall_ns, err));
     return check_time(start->clock_ns, err);
 }
 
 /* Of a LIMITER, or of a TABLE, which begins with one. */
-static rp_status check_limiter(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_limiter(const struct body *body, rp_error *err)
 {
-    (void)rest, (void)size;
-    const struct entry_limiter *limiter = body;
+    const struct entry_limiter *limiter = body->fixed;
     if (isnan(limiter->samples_per_insert) || isnan(limiter->min_size) || isnan(limiter->min_diff) ||
         isnan(limiter->max_diff) || isnan(limiter->offset))
         return err_set(err, RP_BAD_MESSAGE, "its limiter has a value that is not a number");
     return RP_OK;
 }
 
-static rp_status check_chunk(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_chunk(const struct body *body, rp_error *err)
 {
-    const struct entry_chunk *chunk = body;
-    RP_TRY(check_rest(size, (uint64_t)chunk->columns * 5 + chunk->bytes, err));
+    const struct entry_chunk *chunk = body->fixed;
+    RP_TRY(check_rest(body, (uint64_t)chunk->columns * 5 + chunk->bytes, err));
     uint64_t sum = 0;
     for (uint32_t i = 0; i < chunk->columns; i++) {
         uint32_t block;
-        memcpy(&block, rest + (size_t)i * 4, sizeof block);
+        memcpy(&block, body->rest + (size_t)i * 4, sizeof block);
         sum += block;
     }
     if (chunk->columns == 0 || chunk->length == 0 || sum != chunk->bytes)
@@ -189,114 +192,109 @@ static rp_status check_places(const uint8_t *places, uint64_t n, rp_error *err)
 }
 
 /* Of an INSERT, or of an ITEM, which begins with one. */
-static rp_status check_item(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_item(const struct body *body, rp_error *err)
 {
-    const struct entry_insert *insert = body;
-    RP_TRY(check_rest(size, (uint64_t)insert->n_chunks * 8, err));
+    const struct entry_insert *insert = body->fixed;
+    RP_TRY(check_rest(body, (uint64_t)insert->n_chunks * 8, err));
     if (insert->n_chunks == 0 || insert->length == 0)
         return err_set(err, RP_BAD_MESSAGE, "its item has no steps");
     RP_TRY(check_number(insert->priority, err));
     RP_TRY(check_time(insert->insert_ns, err));
-    return check_places(rest, insert->n_chunks, err);
+    return check_places(body->rest, insert->n_chunks, err);
 }
 
-static rp_status check_priority(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_priority(const struct body *body, rp_error *err)
 {
-    (void)rest, (void)size;
-    return check_number(((const struct entry_priority *)body)->priority, err);
+    return check_number(((const struct entry_priority *)body->fixed)->priority, err);
 }
 
-static rp_status check_pick(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_pick(const struct body *body, rp_error *err)
 {
-    const struct entry_pick *pick = body;
+    const struct entry_pick *pick = body->fixed;
     struct entry_picked picked;
-    RP_TRY(check_rest(size, (uint64_t)pick->n * sizeof picked, err));
+    RP_TRY(check_rest(body, (uint64_t)pick->n * sizeof picked, err));
     for (uint32_t i = 0; i < pick->n; i++) {
-        memcpy(&picked, rest + i * sizeof picked, sizeof picked);
+        memcpy(&picked, body->rest + i * sizeof picked, sizeof picked);
         RP_TRY(check_number(picked.probability, err));
     }
     return RP_OK;
 }
 
-static rp_status check_progress(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_progress(const struct body *body, rp_error *err)
 {
-    (void)rest;
-    return check_rest(size, ((const struct entry_progress *)body)->n_flows * (uint64_t)sizeof(struct entry_flow), err);
+    return check_rest(body, ((const struct entry_progress *)body->fixed)->n_flows * (uint64_t)sizeof(struct entry_flow),
+                      err);
 }
 
-static rp_status check_rejection(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_rejection(const struct body *body, rp_error *err)
 {
-    (void)body, (void)rest;
-    return size <= TEXT_MOST ? RP_OK : err_set(err, RP_BAD_MESSAGE, "its text has %zu bytes", size);
+    return body->size <= TEXT_MOST ? RP_OK : err_set(err, RP_BAD_MESSAGE, "its text has %zu bytes", body->size);
 }
 
 /* A name and so many bytes more are the rest. */
-static rp_status check_name(const uint8_t *rest, size_t size, uint32_t name, uint64_t more, rp_error *err)
+static rp_status check_name(const struct body *body, uint32_t name, uint64_t more, rp_error *err)
 {
-    RP_TRY(check_rest(size, more > size ? UINT64_MAX : name + more, err));
-    if (name == 0 || name > TEXT_MOST || memchr(rest, '\0', name))
+    RP_TRY(check_rest(body, more > body->size ? UINT64_MAX : name + more, err));
+    if (name == 0 || name > TEXT_MOST || memchr(body->rest, '\0', name))
         return err_set(err, RP_BAD_MESSAGE, "its name is empty, too long, or has a zero in it");
     return RP_OK;
 }
 
-static rp_status check_slot_value(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_slot_value(const struct body *body, rp_error *err)
 {
-    const struct entry_value *value = body;
+    const struct entry_value *value = body->fixed;
     RP_TRY(check_time(value->put_ns, err));
-    return check_name(rest, size, value->name_bytes, value->value_bytes, err);
+    return check_name(body, value->name_bytes, value->value_bytes, err);
 }
 
-static rp_status check_slot_part(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_slot_part(const struct body *body, rp_error *err)
 {
-    const struct entry_part *part = body;
-    return check_name(rest, size, part->name_bytes, part->data_bytes, err);
+    const struct entry_part *part = body->fixed;
+    return check_name(body, part->name_bytes, part->data_bytes, err);
 }
 
 /* A counter, or the number of a value whose parts came before. */
-static rp_status check_named_value(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_named_value(const struct body *body, rp_error *err)
 {
-    const struct entry_value *value = body;
+    const struct entry_value *value = body->fixed;
     RP_TRY(check_time(value->put_ns, err));
-    return check_name(rest, size, value->name_bytes, 0, err);
+    return check_name(body, value->name_bytes, 0, err);
 }
 
-static rp_status check_selector(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_selector(const struct body *body, rp_error *err)
 {
-    (void)rest;
-    const struct entry_selector *selector = body;
+    const struct entry_selector *selector = body->fixed;
     if (selector->which > 1)
         return err_set(err, RP_BAD_MESSAGE, "it is of neither sampler nor remover");
-    return check_rest(size, selector->bytes, err);
+    return check_rest(body, selector->bytes, err);
 }
 
-static rp_status check_checkpoint(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_checkpoint(const struct body *body, rp_error *err)
 {
-    (void)rest, (void)size;
-    const struct entry_checkpoint *checkpoint = body;
+    const struct entry_checkpoint *checkpoint = body->fixed;
     if (checkpoint->number == 0 || checkpoint->base >= checkpoint->number || checkpoint->journal % 8 != 0)
         return err_set(err, RP_BAD_MESSAGE, "checkpoint %llu cannot be based on %llu",
                        (unsigned long long)checkpoint->number, (unsigned long long)checkpoint->base);
     return RP_OK;
 }
 
-static rp_status check_parts(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_parts(const struct body *body, rp_error *err)
 {
-    (void)body, (void)rest;
-    if (size % sizeof(uint64_t) != 0)
-        return err_set(err, RP_BAD_MESSAGE, "it has %zu bytes, which are no whole numbers", size);
+    if (body->size % sizeof(uint64_t) != 0)
+        return err_set(err, RP_BAD_MESSAGE, "it has %zu bytes, which are no whole numbers", body->size);
     return RP_OK;
 }
 
-static rp_status check_selection(const void *body, const uint8_t *rest, size_t size, rp_error *err)
+static rp_status check_selection(const struct body *body, rp_error *err)
 {
-    const struct entry_selection *selection = body;
+    const struct entry_selection *selection = body->fixed;
     struct entry_selected selected;
     uint64_t items = (uint64_t)selection->n * sizeof selected;
     uint64_t groups = selection->flags & PICK_GROUPED ? selection->n : 0;
-    RP_TRY(check_rest(size, items + (selection->n_chunks + groups) * 8, err));
+    RP_TRY(check_rest(body, items + (selection->n_chunks + groups) * 8, err));
     uint64_t chunks = 0;
     for (uint32_t i = 0; i < selection->n; i++) {
-        memcpy(&selected, rest + i * sizeof selected, sizeof selected);
+        memcpy(&selected, body->rest + i * sizeof selected, sizeof selected);
         RP_TRY(check_number(selected.priority, err));
         RP_TRY(check_number(selected.probability, err));
         if (selected.age_ns > (uint64_t)TIME_MOST)
@@ -306,7 +304,7 @@ static rp_status check_selection(const void *body, const uint8_t *rest, size_t s
     if (chunks != selection->n_chunks)
         return err_set(err, RP_BAD_MESSAGE, "its items have %llu chunks, not %u", (unsigned long long)chunks,
                        selection->n_chunks);
-    return check_places(rest + items, selection->n_chunks, err);
+    return check_places(body->rest + items, selection->n_chunks, err);
 }
 
 static const struct rule rules[ENTRY_TYPES] = {
@@ -362,7 +360,7 @@ rp_status entry_check(const struct entry_view *entry, rp_error *err)
     if (entry->size < rule->least || (rule->exact && entry->size != rule->least))
         status = err_set(err, RP_BAD_MESSAGE, "it has %zu bytes instead of %zu", entry->size, rule->least);
     else if (rule->check)
-        status = rule->check(entry->body, entry->body + rule->least, entry->size - rule->least, err);
+        status = rule->check(&(struct body){entry->body, entry->body + rule->least, entry->size - rule->least}, err);
     if (status != RP_OK)
         err_prefix(err, "%s entry at offset %llu", rule->name, (unsigned long long)disk_offset(entry->at));
     return status;

@@ -308,8 +308,8 @@ size_t log_json(char *out, size_t size, const struct log_parts *parts)
 
 /* ---- lines */
 
-/* "2026-01-31T12:00:00.123Z info  B0101 what fields", without control characters, so that a line stays one line. cut: the fields were
- * longer; the end of a line that was cut is marked. */
+/* "2026-01-31T12:00:00.123Z info  B0101 what fields", without control characters, so that a line stays one line. cut: the
+ * fields were longer. The end of a line that was cut is marked. */
 static size_t format_text(char line[LINE_BYTES], const struct log_parts *parts, bool cut)
 {
     int n = snprintf(line, LINE_BYTES - 1, "%s %-5s %s %s%s%s", parts->time, parts->level, parts->id, parts->what,

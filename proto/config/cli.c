@@ -97,16 +97,6 @@ int cli_override(const struct cli *cli, struct words *all, const char *prefix, c
     return CLI_GO_ON;
 }
 
-int cli_take_log_json(const struct cli *cli, const struct cli_option *option, const char *argument, void *target)
-{
-    (void)cli;
-    (void)option;
-    (void)argument;
-    (void)target;
-    log_set_json(true);
-    return CLI_GO_ON;
-}
-
 static int take(const struct cli *cli, const struct cli_option *option, const char *argument, void *target)
 {
     void *field = (char *)target + option->at;
@@ -127,6 +117,9 @@ static int take(const struct cli *cli, const struct cli_option *option, const ch
         return cli_override(cli, field, option->prefix ? option->prefix : "", argument);
     case CLI_LEVEL:
         return read_level(cli, option, argument, field);
+    case CLI_JSON:
+        log_set_json(true);
+        return CLI_GO_ON;
     case CLI_TAKE:
         return option->take(cli, option, argument, target);
     case CLI_HELP:

@@ -26,6 +26,7 @@ enum cli_kind {
     CLI_TIME,     /* int64_t, in ns: at least `least` */
     CLI_OVERRIDE, /* struct words: appends prefix and argument */
     CLI_LEVEL,    /* int: an enum log_level */
+    CLI_JSON,     /* makes log lines JSON objects */
     CLI_TAKE,     /* whatever `take` does */
     CLI_HELP,     /* prints the program's help and ends the program */
     CLI_VERSION,  /* prints the version and ends the program */
@@ -53,9 +54,8 @@ struct cli_option {
 #define CLI_LOG_JSON(who_)                                                                                             \
     {                                                                                                                  \
         .name = "log-json", .help = "each log line as a JSON object (the same as REPLAY_LOG_JSON=1)", .who = (who_),   \
-        .kind = CLI_TAKE, .take = cli_take_log_json                                                                    \
+        .kind = CLI_JSON                                                                                               \
     }
-int cli_take_log_json(const struct cli *cli, const struct cli_option *option, const char *argument, void *target);
 
 /* The last two rows of most tables. */
 #define CLI_HELP_AND_VERSION(who_)                                                                                     \

@@ -123,8 +123,8 @@ void schema_print(const struct schema *schema, const void *root, FILE *out);
 /* Prints the reference for docs/CONFIG.md as a Markdown table. */
 void schema_print_reference(const struct schema *schema, FILE *out);
 
-/* Reads a number, which may have a unit, for command lines too. out: double for SCHEMA_REAL, int64_t for SCHEMA_INT, SCHEMA_BYTES and
- * SCHEMA_TIME. False leaves *out unchanged. */
+/* Reads a number, which may have a unit, for command lines too. out: double for SCHEMA_REAL; int64_t for SCHEMA_INT,
+ * SCHEMA_BYTES and SCHEMA_TIME. False leaves *out unchanged. */
 bool schema_parse(enum schema_type type, const char *text, void *out);
 #define schema_parse_int(text, out) schema_parse(SCHEMA_INT, text, 1 ? (out) : (int64_t *)NULL)
 #define schema_parse_real(text, out) schema_parse(SCHEMA_REAL, text, 1 ? (out) : (double *)NULL)

@@ -26,8 +26,8 @@ static void check_state(const struct offline *state)
     for (uint32_t i = 0; i < loading->n_tables; i++)
         check_table(state, &loading->tables[i]);
     uint32_t selections = 0;
-    for (const struct loaded_selection *at = loading->oldest; at; at = at->newer, selections++)
-        CHECK(at->kept.info.table && (at->newer || loading->newest == at));
+    for (const struct loaded_selection *at = TAILQ_FIRST(&loading->kept); at; at = TAILQ_NEXT(at, link), selections++)
+        CHECK(at->kept.info.table && (TAILQ_NEXT(at, link) || TAILQ_LAST(&loading->kept, loaded_selections) == at));
     CHECK(selections >= loading->selections.count);
 }
 

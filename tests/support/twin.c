@@ -346,9 +346,9 @@ struct kept_check {
 static void check_kept(void *ctx, const struct kept_image *kept)
 {
     struct kept_check *self = ctx;
-    const struct loaded_selection *at = self->loading->oldest;
+    const struct loaded_selection *at = TAILQ_FIRST(&self->loading->kept);
     while (at && (at->kept.info.client != kept->info.client || at->kept.info.id != kept->info.id))
-        at = at->newer;
+        at = TAILQ_NEXT(at, link);
     assert_non_null(at);
     SAME(say_kept(kept, kept->info.holds), say_kept(&at->kept, kept->info.holds));
     self->n++;

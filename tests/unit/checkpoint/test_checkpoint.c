@@ -624,7 +624,7 @@ TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
     assert_int_equal(zmq_msg_size(&params->slots[0].value->parts[0]), large);
     assert_memory_equal(zmq_msg_data(&params->slots[0].value->parts[0]), value, large);
     assert_int_equal(files.loading.selections.count, 1);
-    const struct kept_image *kept = &files.loading.oldest->kept;
+    const struct kept_image *kept = &TAILQ_FIRST(&files.loading.kept)->kept;
     assert_int_equal(kept->picks.n, 4);
     assert_true(kept->info.answered);
     for (uint32_t i = 0; i < 4; i++) {

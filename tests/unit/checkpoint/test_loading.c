@@ -164,7 +164,7 @@ CASE(picks_after_an_answer)
     put_pick(0, 5, 1, 0, 2, 0.5);
     put_request(ENTRY_FORGET, 6, 6, NULL);
     sure(f);
-    const struct kept_image *kept = &f->loading.newest->kept;
+    const struct kept_image *kept = &TAILQ_LAST(&f->loading.kept, loaded_selections)->kept;
     assert_int_equal(f->loading.selections.count, 1);
     assert_true(!kept->info.answered && kept->picks.n == 1 && kept->picks.times_sampled[0] == 2);
 }

@@ -68,7 +68,7 @@ TEST(picks_in_a_row_are_one_entry)
     struct twin_files files;
     twin_load(&files, &embed, &folder, 0);
     assert_int_equal(files.loading.selections.count, 1);
-    const struct kept_image *kept = &files.loading.oldest->kept;
+    const struct kept_image *kept = &TAILQ_FIRST(&files.loading.kept)->kept;
     assert_int_equal(kept->picks.n, 16);
     assert_true(kept->info.answered);
     assert_int_equal(kept->info.client, peer->client);
