@@ -267,7 +267,7 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= loop->chores.first && stage(self, "chores", run_chores);
     busy |= self->spill && spill_run(self->spill);
     busy |= pump_wake(&self->tables);
-    if (self->sessions.dirty)
+    if (!LIST_EMPTY(&self->sessions.dirty))
         sessions_notify(&self->sessions);
     busy |= !self->closed && self->tables.dirty; /* a chore has returned items, or made room */
     busy |= loop->chores.first != NULL;          /* a session that has ended leaves its chunks to one */
@@ -276,7 +276,7 @@ void broker_turn(struct broker *self, int wait_ms)
     if (!loop->stepped)
         measure_stretch(self);
     if (!busy && wait_ms != 0)
-        sleep_until_due(self, self->sessions.dirty ? 1 : wait_ms);
+        sleep_until_due(self, LIST_EMPTY(&self->sessions.dirty) ? wait_ms : 1);
 }
 
 void broker_run(struct broker *self)

@@ -66,16 +66,10 @@ static uint64_t bare_bytes(uint32_t n)
     return sizeof(struct kept_sample) + (uint64_t)n * KEPT_ITEM_BYTES;
 }
 
-/* True if its items leave the table. */
-static bool takes(const struct kept_info *self)
-{
-    return self->table->one_by_one && !(self->flags & PICK_LEASED);
-}
-
 /* True if the picks are held only because the client reads their data itself. */
 static bool is_loan(const struct kept_info *self)
 {
-    return self->holds && self->answered && !takes(self);
+    return self->holds && self->answered && !picks_leave(self->table, self->flags);
 }
 
 static struct kept_sample *sample_find(const struct kept_client *client, uint64_t id)
@@ -413,7 +407,7 @@ bool kept_samples_reserve(struct waiter *waiter)
         return true;
     client_make(self, waiter->wait.client);
     waiter->reserved = sample_new(self);
-    return (waiter_takes(waiter) || block_reserve(waiter->reserved, waiter->want));
+    return (picks_leave(waiter->table, waiter->flags) || block_reserve(waiter->reserved, waiter->want));
 }
 
 void kept_samples_unreserve(struct waiter *waiter)
@@ -457,7 +451,7 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     info.answered = answered;
     bool reads = waiter->shared && client && id > client->settled;
     waiter->shared = reads && some_are_shared(&waiter->picks);
-    info.holds = takes(&info) || !answered || waiter->shared;
+    info.holds = picks_leave(info.table, info.flags) || !answered || waiter->shared;
     if (client && id > client->settled) {
         if (info.holds)
             picks_own(&waiter->picks, waiter->samples);
@@ -664,26 +658,20 @@ static const uint64_t zeros[SAMPLE_MAX_ITEMS];
 /* Returns what is known of a sample that holds nothing; a loan ends with the broker. */
 static struct picks bare_picks(const struct kept_sample *sample)
 {
-    uint64_t *wide = (uint64_t *)(uintptr_t)zeros;
-    uint32_t *narrow = (uint32_t *)(uintptr_t)zeros;
     bool loaned = sample->info.holds;
     const struct picks *picks = &sample->picks;
     uint32_t n = loaned ? picks->n : sample->n;
-    return (struct picks){.n = n < SAMPLE_MAX_ITEMS ? n : SAMPLE_MAX_ITEMS,
-                          .key = loaned ? picks->key : (uint64_t *)(void *)sample->block,
-                          .priority = loaned ? picks->priority : kept_priority(sample),
-                          .probability = loaned ? picks->probability : kept_probability(sample),
-                          .times_sampled = loaned ? picks->times_sampled : kept_times_sampled(sample),
-                          .age_ns = wide,
-                          .policy = wide,
-                          .step = wide,
-                          .group = wide,
-                          .session = narrow,
-                          .layout = narrow,
-                          .offset = narrow,
-                          .length = narrow,
-                          .chunks = narrow,
-                          .table_size = loaned ? picks->table_size : sample->table_size};
+    struct picks out = {.n = n < SAMPLE_MAX_ITEMS ? n : SAMPLE_MAX_ITEMS,
+                        .table_size = loaned ? picks->table_size : sample->table_size};
+    for (uint32_t i = 0; i < PICKS_WIDE; i++)
+        out.wide[i] = (void *)(uintptr_t)zeros;
+    for (uint32_t i = 0; i < PICKS_NARROW; i++)
+        out.narrow[i] = (void *)(uintptr_t)zeros;
+    out.key = loaned ? picks->key : (uint64_t *)(void *)sample->block;
+    out.priority = loaned ? picks->priority : kept_priority(sample);
+    out.probability = loaned ? picks->probability : kept_probability(sample);
+    out.times_sampled = loaned ? picks->times_sampled : kept_times_sampled(sample);
+    return out;
 }
 
 void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx)

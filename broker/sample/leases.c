@@ -68,9 +68,8 @@ static void holder_heard(struct leases *self, struct lease_holder *holder, int d
 void leases_heard(struct leases *self, const struct request *request)
 {
     struct lease_holder *holder = idmap_get(&self->clients, request->head.client);
-    if (!holder)
-        return;
-    holder_heard(self, holder, request->descriptor);
+    if (holder)
+        holder_heard(self, holder, request->descriptor);
 }
 
 /* ---- life of a lease ---- */

@@ -6,23 +6,6 @@
 #include "broker/sample/samples.h"
 #include "broker/table/table.h"
 
-#define WIDE_FIELDS 7u
-#define NARROW_FIELDS 6u
-
-/* The arrays, by the width of their elements. */
-struct pick_arrays {
-    void **wide[WIDE_FIELDS], **narrow[NARROW_FIELDS];
-};
-
-static struct pick_arrays picks_arrays(struct picks *self)
-{
-    return (struct pick_arrays){{(void **)&self->key, (void **)&self->age_ns, (void **)&self->policy,
-                                 (void **)&self->step, (void **)&self->group, (void **)&self->priority,
-                                 (void **)&self->probability},
-                                {(void **)&self->times_sampled, (void **)&self->session, (void **)&self->layout,
-                                 (void **)&self->offset, (void **)&self->length, (void **)&self->chunks}};
-}
-
 bool picks_reserve(struct picks *self, uint32_t n)
 {
     uint32_t need = self->n + n;
@@ -34,17 +17,16 @@ bool picks_reserve(struct picks *self, uint32_t n)
     uint8_t *block = malloc((size_t)capacity * PICKS_ITEM_BYTES);
     if (!block)
         return false;
-    struct pick_arrays arrays = picks_arrays(self);
     uint8_t *at = block;
-    for (uint32_t i = 0; i < WIDE_FIELDS; i++, at += (size_t)capacity * 8) {
+    for (uint32_t i = 0; i < PICKS_WIDE; i++, at += (size_t)capacity * 8) {
         if (self->n)
-            memcpy(at, *arrays.wide[i], (size_t)self->n * 8);
-        *arrays.wide[i] = at;
+            memcpy(at, self->wide[i], (size_t)self->n * 8);
+        self->wide[i] = at;
     }
-    for (uint32_t i = 0; i < NARROW_FIELDS; i++, at += (size_t)capacity * 4) {
+    for (uint32_t i = 0; i < PICKS_NARROW; i++, at += (size_t)capacity * 4) {
         if (self->n)
-            memcpy(at, *arrays.narrow[i], (size_t)self->n * 4);
-        *arrays.narrow[i] = at;
+            memcpy(at, self->narrow[i], (size_t)self->n * 4);
+        self->narrow[i] = at;
     }
     free(self->block);
     self->block = block;
@@ -96,13 +78,12 @@ void picks_drop(struct picks *self, struct samples *samples, uint32_t i)
     layouts_release(samples->layouts, layouts_at(samples->layouts, self->layout[i]));
     self->n_refs -= n;
     memmove(self->refs + ref, self->refs + ref + n, (self->n_refs - ref) * sizeof(*self->refs));
-    struct pick_arrays arrays = picks_arrays(self);
-    for (uint32_t f = 0; f < WIDE_FIELDS; f++) {
-        uint8_t *at = (uint8_t *)*arrays.wide[f] + (size_t)i * 8;
+    for (uint32_t f = 0; f < PICKS_WIDE; f++) {
+        uint8_t *at = (uint8_t *)self->wide[f] + (size_t)i * 8;
         memmove(at, at + 8, (size_t)after * 8);
     }
-    for (uint32_t f = 0; f < NARROW_FIELDS; f++) {
-        uint8_t *at = (uint8_t *)*arrays.narrow[f] + (size_t)i * 4;
+    for (uint32_t f = 0; f < PICKS_NARROW; f++) {
+        uint8_t *at = (uint8_t *)self->narrow[f] + (size_t)i * 4;
         memmove(at, at + 4, (size_t)after * 4);
     }
 }

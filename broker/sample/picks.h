@@ -3,16 +3,32 @@
 #ifndef BROKER_PICKS_H
 #define BROKER_PICKS_H
 
+#include "broker/loop/entries.h"
 #include "broker/table/table.h"
 
 struct samples;
 
+#define PICKS_WIDE 7u
+#define PICKS_NARROW 6u
+/* Bytes of an item in the arrays. */
+#define PICKS_ITEM_BYTES (PICKS_WIDE * 8u + PICKS_NARROW * 4u)
+
 struct picks {
     uint32_t n, capacity;
-    uint64_t *key, *age_ns, *policy, *step; /* age_ns: the time of insertion until the reply is made */
-    uint64_t *group;                        /* only of a table with groups */
-    double *priority, *probability;
-    uint32_t *times_sampled, *session, *layout, *offset, *length, *chunks;
+    union { /* arrays of 8 bytes for each item */
+        struct {
+            uint64_t *key, *age_ns, *policy, *step; /* age_ns: the time of insertion until the reply is made */
+            uint64_t *group;                        /* only of a table with groups */
+            double *priority, *probability;
+        };
+        void *wide[PICKS_WIDE];
+    };
+    union { /* and of 4 */
+        struct {
+            uint32_t *times_sampled, *session, *layout, *offset, *length, *chunks;
+        };
+        void *narrow[PICKS_NARROW];
+    };
     struct chunk **refs; /* chunks of all items, one after another, each held */
     uint32_t n_refs, refs_capacity;
     bool borrowed;       /* chunks and layouts are not held: the reply goes out before anything can leave the table */
@@ -69,8 +85,11 @@ static inline bool picks_add_member(struct picks *self, const struct table *tabl
         self->group[self->n - 1] = table->in.groups.slots[slot].group;
     return true;
 }
-/* Bytes of an item in the arrays. */
-#define PICKS_ITEM_BYTES (7u * 8u + 6u * 4u)
+/* True if picks with these flags (PICK_... of loop/entries.h) leave the table. */
+static inline bool picks_leave(const struct table *table, uint32_t flags)
+{
+    return table->one_by_one && !(flags & PICK_LEASED);
+}
 /* Holds what was borrowed: the picks will outlast this call. */
 void picks_own(struct picks *self, struct samples *samples);
 /* True if the data of all chunks is in memory. */

@@ -246,12 +246,6 @@ static bool can_cut(const struct reply_build *self, struct chunk *chunk)
     return true;
 }
 
-static void piece_extend(struct piece *self, uint32_t first, uint32_t end)
-{
-    self->first = first < self->first ? first : self->first;
-    self->end = end > self->end ? end : self->end;
-}
-
 static uint32_t new_piece(struct reply_build *self, struct piece piece, uint32_t *place)
 {
     self->piece[self->n_chunks] = piece;
@@ -266,7 +260,8 @@ static uint32_t take_piece(struct reply_build *self, struct chunk *chunk, uint32
     for (uint32_t p = *place; p; p = self->piece[p - 1].next) {
         struct piece *piece = &self->piece[p - 1];
         if ((first <= piece->end && end >= piece->first) || ++pieces == PIECES_MOST) {
-            piece_extend(piece, first, end);
+            piece->first = first < piece->first ? first : piece->first;
+            piece->end = end > piece->end ? end : piece->end;
             return p - 1;
         }
     }

@@ -21,10 +21,9 @@
 
 struct waiter *waiter_new(struct samples *samples, struct table *table)
 {
-    struct waiter *self = samples->spare_waiters;
+    struct waiter *self = TAILQ_FIRST(&samples->spare_waiters.queue);
     if (self) {
-        samples->spare_waiters = self->next;
-        samples->n_spare_waiters--;
+        waiter_remove(self);
         struct picks picks = self->picks;
         *self = (struct waiter){.picks = picks};
     } else {
@@ -41,37 +40,27 @@ void waiter_release(struct waiter *self)
     picks_clear(&self->picks, samples);
     if (self->picks.capacity > 4 * PICK_AT_ONCE || self->picks.refs_capacity > 16 * PICK_AT_ONCE)
         picks_fini(&self->picks);
-    if (samples->n_spare_waiters == SPARE_WAITERS) {
-        picks_fini(&self->picks);
-        free(self);
+    if (samples->spare_waiters.n < SPARE_WAITERS) {
+        waiter_append(self, &samples->spare_waiters);
         return;
     }
-    samples->n_spare_waiters++;
-    self->next = samples->spare_waiters;
-    samples->spare_waiters = self;
+    picks_fini(&self->picks);
+    free(self);
 }
 
 void waiter_append(struct waiter *self, struct waiter_list *list)
 {
     self->list = list;
-    self->next = NULL;
-    self->prev = list->end;
-    *list->end = self;
-    list->end = &self->next;
+    TAILQ_INSERT_TAIL(&list->queue, self, link);
     list->n++;
 }
 
 void waiter_remove(struct waiter *self)
 {
-    struct waiter_list *list = self->list;
-    if (!list)
+    if (!self->list)
         return;
-    *self->prev = self->next;
-    if (self->next)
-        self->next->prev = self->prev;
-    else
-        list->end = self->prev;
-    list->n--;
+    TAILQ_REMOVE(&self->list->queue, self, link);
+    self->list->n--;
     self->list = NULL;
 }
 
@@ -107,7 +96,7 @@ bool waiter_hold(struct waiter *self)
     if (is_held(self) || !is_held_up(self))
         return is_held(self);
     waiter_set_aside(self, &samples->held);
-    if (samples->held.first == self)
+    if (samples->held.n == 1)
         timer_set(&loop->timers, &samples->held_timer, loop->now_ns + HELD_NS);
     if (log_allow(&samples->peers->service_log, 5, loop->now_ns, &not_logged))
         log_line(LEVEL_WARN, "B0302", "samples wait: their client does not read its replies",
@@ -120,8 +109,8 @@ static void look_at_held(struct timer *timer)
 {
     struct samples *samples = timer->ctx;
     bool progress = false;
-    for (struct waiter *waiter = samples->held.first, *next; waiter; waiter = next) {
-        next = waiter->next;
+    for (struct waiter *waiter = TAILQ_FIRST(&samples->held.queue), *next; waiter; waiter = next) {
+        next = TAILQ_NEXT(waiter, link);
         if (is_held_up(waiter))
             continue;
         waiter_remove(waiter);
@@ -132,7 +121,7 @@ static void look_at_held(struct timer *timer)
             table_mark(waiter->table);
         }
     }
-    if (samples->held.first)
+    if (samples->held.n)
         timer_set(&samples->loop->timers, timer, samples->loop->now_ns + HELD_NS);
 }
 
@@ -614,7 +603,7 @@ struct waiter *sample_of(struct wait *wait)
 void sample_give_up(struct waiter *waiter)
 {
     /* Items that have left their table for this sample are sent all the same: they are nowhere else. */
-    if (waiter->picks.n && (waiter_takes(waiter) || waiter->again)) {
+    if (waiter->picks.n && (picks_leave(waiter->table, waiter->flags) || waiter->again)) {
         sample_answer(waiter, "cancelled by the client");
         return;
     }
@@ -631,7 +620,7 @@ bool sample_serve(struct waiter *self, bool *progress)
 {
     if (!self->picks.n && waiter_hold(self)) /* one with picks stays first: others would mark its items as theirs */
         return true;
-    if (!self->list && self->table->waiters.first)
+    if (!self->list && self->table->waiters.n)
         return false; /* others came first */
     uint32_t before = self->picks.n;
     waiter_fill(self);
@@ -780,7 +769,7 @@ static void permit_expire(struct wait *wait)
     struct waiter *self = (struct waiter *)wait;
     const struct table *table = self->table;
     /* Those before it in the queue get what there is. */
-    bool first = !table->waiters.first || table->waiters.first == self;
+    bool first = !table->waiters.n || TAILQ_FIRST(&table->waiters.queue) == self;
     uint64_t n = first ? table_sampleable(table, self->want) : 0;
     if (n > 0) {
         permit_grant(self, (uint32_t)n);
@@ -811,14 +800,6 @@ rp_status permit_begin(struct waiter *self, const struct request *request, uint6
 
 /* ---- watchers ---- */
 
-static struct watcher *watcher_find(struct watchers *self, const struct watcher *like)
-{
-    for (uint32_t i = 0; i < self->n; i++)
-        if (self->list[i].client == like->client && self->list[i].table == like->table)
-            return &self->list[i];
-    return NULL;
-}
-
 /* Returns a place for one more: a free one, or that of whom nothing was heard for the longest time. */
 static struct watcher *take_place(struct watchers *self)
 {
@@ -833,7 +814,10 @@ static struct watcher *take_place(struct watchers *self)
 
 void watchers_note(struct watchers *self, const struct watcher *heard)
 {
-    struct watcher *known = watcher_find(self, heard);
+    struct watcher *known = NULL;
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->list[i].client == heard->client && self->list[i].table == heard->table)
+            known = &self->list[i];
     if (heard->wanted == 0) {
         if (known)
             *known = self->list[--self->n];
@@ -875,7 +859,8 @@ void samples_init(struct samples *self)
 {
     kept_samples_init(&self->kept, self);
     leases_init(&self->leases, self);
-    self->held.end = &self->held.first;
+    TAILQ_INIT(&self->held.queue);
+    TAILQ_INIT(&self->spare_waiters.queue);
     self->held_timer = (struct timer){.fire = look_at_held, .ctx = self};
 }
 
@@ -883,12 +868,10 @@ void samples_fini(struct samples *self)
 {
     kept_samples_fini(&self->kept);
     leases_fini(&self->leases);
-    while (self->spare_waiters) {
-        struct waiter *waiter = self->spare_waiters;
-        self->spare_waiters = waiter->next;
+    for (struct waiter *waiter; (waiter = TAILQ_FIRST(&self->spare_waiters.queue));) {
+        waiter_remove(waiter);
         picks_fini(&waiter->picks);
         free(waiter);
     }
-    self->n_spare_waiters = 0;
     reply_build_destroy(&self->build);
 }

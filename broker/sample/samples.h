@@ -60,8 +60,7 @@ struct samples {
     struct layouts *layouts;
     struct peers *peers;
     struct sample_parking parking;
-    struct waiter *spare_waiters;
-    uint32_t n_spare_waiters;
+    struct waiter_list spare_waiters;
     struct reply_build *build; /* working memory of replies */
     struct kept_samples kept;  /* samples that may be asked for again */
     struct leases leases;
@@ -94,7 +93,7 @@ struct waiter {
     struct wait wait;
     struct samples *samples;
     struct waiter_list *list; /* the queue of its table, the held or the parked ones; NULL: none of them */
-    struct waiter *next, **prev;
+    TAILQ_ENTRY(waiter) link; /* in it; of a spare one, in the list of those */
     struct table *table;
     /* Goes on with a waiter of the queue; sets *progress if it got something. True: it was answered and is gone, or it
      * is held. */
@@ -143,11 +142,6 @@ static inline bool waiter_is_counted(const struct waiter *self)
 /* Sets `empty`: the picks are those of an earlier request. */
 void waiter_count_empty(struct waiter *self);
 bool waiter_is_done(const struct waiter *self);
-/* True if its picks leave the table. */
-static inline bool waiter_takes(const struct waiter *self)
-{
-    return self->table->one_by_one && !(self->flags & PICK_LEASED);
-}
 /* Takes a waiter whose client has left too many replies unread out of the queue: `serve` is called when the client has read some. The
  * waiter stays with those that wait, and what it waits for is explained. False: the client has read enough. */
 bool waiter_hold(struct waiter *self);

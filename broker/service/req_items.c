@@ -117,9 +117,9 @@ static bool begin_sample(struct waiter *waiter, bool *progress)
         sample_refuse(waiter, RP_NO_MEMORY, "no memory for the sample");
         return true;
     }
-    if (found != KEPT_ANSWERED && (waiter->paid || (!table->waiters.first && !waiter_is_done(waiter)))) {
+    if (found != KEPT_ANSWERED && (waiter->paid || (!table->waiters.n && !waiter_is_done(waiter)))) {
         /* If the batch fills at once, nothing can leave the table before the reply is made. */
-        waiter->picks.borrowed = !waiter_takes(waiter) && found == KEPT_NOTHING;
+        waiter->picks.borrowed = !picks_leave(waiter->table, waiter->flags) && found == KEPT_NOTHING;
         waiter_fill(waiter);
         if (waiter->paid || waiter->picks.n)
             table_mark(table); /* items that have left it make room, also those that were too old to be picked */
@@ -276,7 +276,7 @@ rp_status req_permit(struct service *service, struct request *request, rp_error 
     waiter->flexible = ask->flexible;
     RP_TRY(permit_begin(waiter, request, timed ? ask->timeout_ms : WAIT_FOREVER, err));
     request->answered = true;
-    if (!table->waiters.first && permit_serve(waiter, &progress))
+    if (!table->waiters.n && permit_serve(waiter, &progress))
         return RP_OK;
     if (timed && ask->timeout_ms == 0)
         wait_expire(&waiter->wait);

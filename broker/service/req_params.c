@@ -267,12 +267,15 @@ static rp_status find_room(const struct service *service, const char *name, rp_e
     return RP_OK;
 }
 
-static void put_reply(struct service *service, struct request *request, Replay__SlotInfo *info)
+/* Answers with one slot, and n frames. */
+static void slot_reply(struct service *service, struct request *request, Replay__SlotInfo *info, zmq_msg_t *payload,
+                       uint32_t n)
 {
     Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
     reply.n_slots = 1;
     reply.slots = &info;
-    request_ok(service->peers, request, REPLAY__REPLY__BODY_PARAMS, &reply.base);
+    request_reply(service->peers, request,
+                  &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_PARAMS, &reply.base, payload, n});
 }
 
 /* Answers a put with the slot's version. */
@@ -280,7 +283,7 @@ static void put_answer(struct service *service, struct request *request, struct 
 {
     Replay__SlotInfo info;
     slot_info(service, slot, &info);
-    put_reply(service, request, &info);
+    slot_reply(service, request, &info, NULL, 0);
 }
 
 /* Tells everybody of a slot's new version. The put and its reply are in one record, or a retry would put twice. A large value ends its
@@ -360,7 +363,7 @@ static rp_status put_part(struct service *service, struct request *request, cons
         info.name = ask->name;
         info.parts = parts_info(stage->value, stage->value->missing, &parts);
         request->remember = false; /* it may come twice */
-        put_reply(service, request, &info);
+        slot_reply(service, request, &info, NULL, 0);
         return RP_OK;
     }
     RP_TRY(find_room(service, ask->name, err));
@@ -411,14 +414,10 @@ static rp_status get_part(struct service *service, struct request *request, cons
     zmq_msg_init(&payload);
     zmq_msg_copy(&payload, &value->parts[ask->part]);
     struct parts_info parts;
-    Replay__SlotInfo info, *list = &info;
+    Replay__SlotInfo info;
     slot_info(service, slot, &info);
     info.parts = parts_info(value, ask->part, &parts);
-    Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
-    reply.n_slots = 1;
-    reply.slots = &list;
-    request_reply(service->peers, request,
-                  &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_PARAMS, &reply.base, &payload, 1});
+    slot_reply(service, request, &info, &payload, 1);
     return RP_OK;
 }
 

@@ -114,14 +114,6 @@ static rp_status command_count(struct service *service, const struct command *co
     return status;
 }
 
-static const struct command *command_find(uint32_t body)
-{
-    for (uint32_t i = 0; i < N_COMMANDS; i++)
-        if (commands[i].body == body)
-            return &commands[i];
-    return NULL;
-}
-
 static rp_status request_dispatch(struct service *service, struct request *request, const void *frame, size_t size,
                                   rp_error *err)
 {
@@ -139,8 +131,10 @@ static rp_status request_dispatch(struct service *service, struct request *reque
         leases_heard(&service->samples->leases, request);
     if (request->head.body == 0)
         return err_set(err, RP_UNSUPPORTED, "the request has no body: it asks for nothing");
-    const struct command *command = command_find(request->head.body);
-    if (!command)
+    const struct command *command = commands;
+    while (command < commands + N_COMMANDS && command->body != request->head.body)
+        command++;
+    if (command == commands + N_COMMANDS)
         return err_set(err, RP_UNSUPPORTED, "message %u is unknown in protocol version %u", request->head.body,
                        WIRE_VERSION);
     request->roles = command->roles;

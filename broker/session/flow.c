@@ -45,13 +45,11 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 void credit_mark(struct session *self, bool urgent)
 {
-    struct sessions *sessions = self->sessions;
     self->urgent |= urgent;
     if (self->dirty)
         return;
     self->dirty = true;
-    self->next_dirty = sessions->dirty;
-    sessions->dirty = self;
+    LIST_INSERT_HEAD(&self->sessions->dirty, self, news);
 }
 
 /* Returns how many sessions share the windows: those that write, and this one. */
@@ -652,10 +650,9 @@ static bool pump_inserts(struct table *table)
 static bool pump_samples(struct table *table)
 {
     bool progress = false;
-    while (table->waiters.first && table_sampleable(table, 1)) {
-        if (!table->waiters.first->serve(table->waiters.first, &progress))
+    for (struct waiter *first; (first = TAILQ_FIRST(&table->waiters.queue)) && table_sampleable(table, 1);)
+        if (!first->serve(first, &progress))
             break;
-    }
     return progress;
 }
 
@@ -666,7 +663,7 @@ static bool pump_table(struct table *table)
     int64_t end = table->loop->now_ns + PUMP_BUDGET_NS;
     bool more = true;
     while (more) {
-        bool sampled = table->waiters.first && pump_samples(table);
+        bool sampled = table->waiters.n && pump_samples(table);
         if (sampled)
             table->refused = 0;
         bool inserted = table->blocked && pump_inserts(table);
@@ -685,7 +682,7 @@ bool pump_run(struct tables *tables)
         struct table *table = dirty;
         dirty = table->next_dirty;
         table->dirty = false;
-        if ((table->waiters.first || table->blocked) && pump_table(table)) {
+        if ((table->waiters.n || table->blocked) && pump_table(table)) {
             uint32_t refused = table->refused;
             table_mark(table);
             table->refused = refused;

@@ -654,7 +654,7 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
     if (!run.flow)
         return ok;
     session->sessions->inserted += run.flow->resolved - run.flow->rejected - before;
-    if (run.flow->table->waiters.first)
+    if (run.flow->table->waiters.n)
         table_mark(run.flow->table);
     return ok;
 }

@@ -453,12 +453,8 @@ void session_close(struct session *self)
     if (sessions->walk == self)
         sessions->walk = LIST_NEXT(self, link);
     LIST_REMOVE(self, link);
-    if (self->dirty) {
-        struct session **at = &sessions->dirty;
-        while (*at != self)
-            at = &(*at)->next_dirty;
-        *at = self->next_dirty;
-    }
+    if (self->dirty)
+        LIST_REMOVE(self, news);
     for (uint32_t i = 0; i < self->n_layouts; i++) {
         if (self->layouts[i].layout)
             layouts_release(sessions->layouts, self->layouts[i].layout);
@@ -536,15 +532,12 @@ static bool is_due(const struct session *self)
 
 void sessions_notify(struct sessions *sessions)
 {
-    struct session **at = &sessions->dirty;
-    while (*at) {
-        struct session *self = *at;
+    for (struct session *self = LIST_FIRST(&sessions->dirty), *next; self; self = next) {
         bool news = self->notices && !self->tombstone && has_news(self);
-        if (news && (!is_due(self) || identity_owes_s(self->owner, sessions->loop->now_ns) > 0.0)) {
-            at = &self->next_dirty;
+        next = LIST_NEXT(self, news);
+        if (news && (!is_due(self) || identity_owes_s(self->owner, sessions->loop->now_ns) > 0.0))
             continue;
-        }
-        *at = self->next_dirty;
+        LIST_REMOVE(self, news);
         self->dirty = self->urgent = false;
         if (news) {
             struct arena arena = {0};

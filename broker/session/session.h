@@ -82,9 +82,9 @@ struct transit_report {
 struct session {
     struct sessions *sessions;
     LIST_ENTRY(session) link; /* in the list of all */
-    struct session *next_dirty;
-    bool dirty, urgent; /* has news for its writer; to be sent in this turn */
-    int64_t told_ns;    /* time of the last notice */
+    LIST_ENTRY(session) news; /* in the list of those that have some */
+    bool dirty, urgent;       /* has news for its writer; to be sent in this turn */
+    int64_t told_ns;          /* time of the last notice */
     uint8_t id[WIRE_SESSION_BYTES];
     uint32_t ordinal;
     struct key_range keys;
@@ -155,15 +155,15 @@ struct sessions {
     struct idmap by_id; /* by the first half of the id */
     LIST_HEAD(session_list, session) list;
     uint32_t n_open;
-    uint32_t n_writing;     /* open sessions that used their credit lately */
-    uint32_t n_borrowed;    /* sessions whose memory is mapped */
-    uint64_t next_serial;   /* the list is ordered by it */
-    struct session *dirty;  /* sessions with news, by next_dirty */
-    uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
-    uint64_t granted_bytes; /* sum over sessions of offered - returned */
-    uint64_t ingest_budget; /* most of granted_bytes */
-    bool ingest_idle;       /* the ingest socket was found empty in this turn */
-    bool ingest_held;       /* no message is read until the disk keeps up */
+    uint32_t n_writing;                     /* open sessions that used their credit lately */
+    uint32_t n_borrowed;                    /* sessions whose memory is mapped */
+    uint64_t next_serial;                   /* the list is ordered by it */
+    LIST_HEAD(session_news, session) dirty; /* sessions with news */
+    uint64_t kept_bytes;                    /* sum over sessions of chunk_bytes */
+    uint64_t granted_bytes;                 /* sum over sessions of offered - returned */
+    uint64_t ingest_budget;                 /* most of granted_bytes */
+    bool ingest_idle;                       /* the ingest socket was found empty in this turn */
+    bool ingest_held;                       /* no message is read until the disk keeps up */
     uint64_t ingest_stale, ingest_gaps;
     struct session *walk;         /* next session of a walk over several turns: snapshots */
     uint64_t inserted;            /* items of the newest message that are in their tables; 0: already measured */

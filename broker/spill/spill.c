@@ -196,8 +196,9 @@ static void pin(struct spill *self, struct waiter *waiter)
 static void admit(struct spill *self)
 {
     struct waiter *waiter;
-    while ((waiter = self->not_admitted) && (self->pinned_bytes < self->memory / 2 || waiter == self->parked.first)) {
-        self->not_admitted = waiter->next;
+    while ((waiter = self->not_admitted) &&
+           (self->pinned_bytes < self->memory / 2 || waiter == TAILQ_FIRST(&self->parked.queue))) {
+        self->not_admitted = TAILQ_NEXT(waiter, link);
         waiter->park.state = PARK_ADMITTED;
         pin(self, waiter);
         self->arrived = true; /* all its chunks may be in memory already */
@@ -208,7 +209,7 @@ static void admit(struct spill *self)
 static void unlink_waiter(struct spill *self, struct waiter *waiter)
 {
     if (self->not_admitted == waiter)
-        self->not_admitted = waiter->next;
+        self->not_admitted = TAILQ_NEXT(waiter, link);
     waiter_remove(waiter);
 }
 
@@ -374,9 +375,9 @@ static bool take_reads(struct spill *self)
     if (!self->arrived)
         return more;
     self->arrived = false;
-    struct waiter *next;
-    for (struct waiter *waiter = self->parked.first; waiter && waiter->park.state == PARK_ADMITTED; waiter = next) {
-        next = waiter->next;
+    for (struct waiter *waiter = TAILQ_FIRST(&self->parked.queue), *next; waiter && waiter->park.state == PARK_ADMITTED;
+         waiter = next) {
+        next = TAILQ_NEXT(waiter, link);
         if (!is_complete(self, waiter))
             continue;
         finish(self, waiter);
@@ -679,7 +680,7 @@ uint64_t spill_reads(const struct spill *self)
 bool spill_is_quiet(const struct spill *self)
 {
     const struct stream *stream = self->stream;
-    bool works = self->hand_runs || self->parked.first || self->needs.count || fetcher_under_way(self->fetcher);
+    bool works = self->hand_runs || self->parked.n || self->needs.count || fetcher_under_way(self->fetcher);
     return !works && (self->state.store->split_bytes <= high_mark(self) || self->stalled) && !self->moving &&
            stream->durable + 1 >= stream->number;
 }
@@ -702,7 +703,7 @@ rp_status spill_open(struct spill **out, const struct durable_state *state, stru
     self->hand.step = hand_step;
     self->memory = (uint64_t)config->storage_memory;
     self->disk = (uint64_t)config->storage_disk;
-    self->parked.end = &self->parked.first;
+    TAILQ_INIT(&self->parked.queue);
     self->reads_end = &self->reads;
     self->swept_ns = state->loop->now_ns;
     state->store->split = true;

@@ -178,13 +178,6 @@ static uint8_t *layout_encode(const Replay__Layout *wire, const struct columns *
     return out;
 }
 
-static struct layout *layout_find(const struct layouts *self, const uint8_t *body, size_t size, uint64_t hash)
-{
-    struct layout *layout = idmap_get(&self->by_hash, hash);
-    bool same = layout && layout->wire_size >= size && memcmp(layout->wire + layout->wire_size - size, body, size) == 0;
-    return same ? layout : NULL;
-}
-
 /* Returns a free id. UINT32_MAX: there are MAX_LAYOUTS. */
 static uint32_t layouts_free_id(struct layouts *self)
 {
@@ -229,7 +222,9 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
     size_t size = 0;
     uint8_t *body = layout_encode(wire, columns, &size);
     uint64_t hash = siphash((const uint8_t[16]){0}, body, size);
-    struct layout *layout = layout_find(self, body, size, hash);
+    struct layout *layout = idmap_get(&self->by_hash, hash);
+    if (layout && (layout->wire_size < size || memcmp(layout->wire + layout->wire_size - size, body, size) != 0))
+        layout = NULL;
     uint32_t id = layout ? layout->id : layouts_free_id(self);
     if (layout || id == UINT32_MAX) {
         free(body);

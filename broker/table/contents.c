@@ -71,20 +71,6 @@ void episodes_open(struct episodes *self, struct episode_items *place, uint64_t 
 
 /* ---- groups */
 
-static void groups_init(struct groups *self, uint32_t capacity, uint32_t size, uint64_t *account)
-{
-    *self = (struct groups){.capacity = capacity, .size = size, .oldest = NO_SLOT, .newest = NO_SLOT};
-    self->slots = reserve_map(capacity * sizeof *self->slots);
-    self->leaders = keymap_new(account);
-}
-
-static void groups_fini(struct groups *self)
-{
-    reserve_unmap(self->slots, self->capacity * sizeof *self->slots);
-    keymap_destroy(&self->leaders);
-    *self = (struct groups){0};
-}
-
 uint32_t groups_find(const struct groups *self, uint64_t group)
 {
     return keymap_get(self->leaders, group);
@@ -309,7 +295,9 @@ bool contents_fini_step(struct contents *self, const struct table *table)
     } else if (self->window.slots) {
         window_fini(&self->window);
     } else if (self->groups.slots) {
-        groups_fini(&self->groups);
+        reserve_unmap(self->groups.slots, self->groups.capacity * sizeof *self->groups.slots);
+        keymap_destroy(&self->groups.leaders);
+        self->groups = (struct groups){0};
     } else if (self->sampler) {
         table->sampler_ops->destroy(self->sampler);
         self->sampler = NULL;
@@ -366,7 +354,12 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
     if (table->max_lag >= 0)
         window_init(&self->window, table->capacity, (uint32_t)table->max_lag, table->version);
     if (config->group_size > 0)
-        groups_init(&self->groups, table->capacity, (uint32_t)config->group_size, account);
+        self->groups = (struct groups){.capacity = table->capacity,
+                                       .size = (uint32_t)config->group_size,
+                                       .oldest = NO_SLOT,
+                                       .newest = NO_SLOT,
+                                       .slots = reserve_map(table->capacity * sizeof *self->groups.slots),
+                                       .leaders = keymap_new(account)};
     reserve_group_end(table->capacity);
     if (self->remover)
         return RP_OK;

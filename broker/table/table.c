@@ -885,7 +885,7 @@ static bool exceeds_max_bytes(const struct table *self, const struct span *span)
 
 static bool exceeds_memory(const struct table *self)
 {
-    return self->waiters.first ? exceeds(self, (uint64_t)self->tables->config->memory_limit) : wants_room(self);
+    return self->waiters.n ? exceeds(self, (uint64_t)self->tables->config->memory_limit) : wants_room(self);
 }
 
 /* True if the table is full of hidden items: one more item would be evicted at once. */
@@ -904,7 +904,7 @@ static bool has_to_wait(const struct table *self, const struct span *span)
     if (!limiter_counts(&self->limiter))
         return false;
     if (self->in.size == 0) /* only a sampler that holds picked items can make room */
-        return self->waiters.first && exceeds_memory(self);
+        return self->waiters.n && exceeds_memory(self);
     return (exceeds_memory(self) || exceeds_max_bytes(self, span)) && room_is_kept(self);
 }
 
@@ -1006,7 +1006,7 @@ void room_explain(const struct table *self, const struct span *span, char *text,
     double used = (double)store_memory(self->store) / MIB;
     double limit = (double)self->tables->config->memory_limit / MIB;
     const struct table *holder = room_holder(self->tables);
-    if (self->waiters.first && exceeds_memory(self))
+    if (self->waiters.n && exceeds_memory(self))
         snprintf(
             text, size,
             "needs memory: %.1f MiB of %.1f MiB are in use (memory_limit), and a sampler waits for more items: ask "
@@ -1160,7 +1160,7 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     replay__table_restored__init(&self->restored);
     const struct table_config *config = self->config;
     self->name = config->name;
-    self->waiters.end = &self->waiters.first;
+    TAILQ_INIT(&self->waiters.queue);
     self->newest_layout = NO_LAYOUT;
     self->spared = NO_SLOT;
     self->evictions = config->group_size > 1 ? EVICTIONS_AT_ONCE / (uint32_t)config->group_size + 1 : EVICTIONS_AT_ONCE;

@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "broker/config/config.h"
 #include "broker/loop/histogram.h"
@@ -68,7 +69,7 @@ struct table_history {
 
 /* Samples that wait, oldest first: sample/samples.h appends and removes them. */
 struct waiter_list {
-    struct waiter *first, **end;
+    TAILQ_HEAD(waiter_queue, waiter) queue;
     uint64_t n;
 };
 

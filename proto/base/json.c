@@ -207,15 +207,6 @@ void json_item_key(struct json *self, uint64_t key)
 
 /* ---- protobuf ---- */
 
-static void enumerator(struct json *self, const ProtobufCFieldDescriptor *field, int value)
-{
-    const ProtobufCEnumValue *known = protobuf_c_enum_descriptor_get_value(field->descriptor, value);
-    if (known)
-        json_string(self, known->name);
-    else
-        json_signed(self, value);
-}
-
 /* Returns the bytes of one element of a repeated field. */
 static size_t element_size(ProtobufCType type)
 {
@@ -269,9 +260,14 @@ static void element(struct json *self, const ProtobufCFieldDescriptor *field, co
     case PROTOBUF_C_TYPE_BOOL:
         json_boolean(self, *(const protobuf_c_boolean *)at);
         break;
-    case PROTOBUF_C_TYPE_ENUM:
-        enumerator(self, field, *(const int *)at);
+    case PROTOBUF_C_TYPE_ENUM: {
+        const ProtobufCEnumValue *known = protobuf_c_enum_descriptor_get_value(field->descriptor, *(const int *)at);
+        if (known)
+            json_string(self, known->name);
+        else
+            json_signed(self, *(const int *)at);
         break;
+    }
     case PROTOBUF_C_TYPE_STRING:
         json_string(self, *(const char *const *)at);
         break;

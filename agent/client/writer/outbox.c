@@ -110,15 +110,13 @@ static uint64_t message_bytes(const struct message *self)
 
 static void outbox_unlive(struct outbox *self, struct message *message)
 {
-    struct message_list *kept = &self->kept;
     if (--message->live > 0)
         return;
     if (self->cursor == message)
-        self->cursor = message->next;
+        self->cursor = TAILQ_NEXT(message, link);
     if (message->session == self->serial) {
-        *(message->prev ? &message->prev->next : &kept->first) = message->next;
-        *(message->next ? &message->next->prev : &kept->last) = message->prev;
-        kept->count--;
+        TAILQ_REMOVE(&self->kept, message, link);
+        self->n_kept--;
     } else {
         self->stored--;
     }
@@ -646,10 +644,8 @@ static uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
     self->counts.messages++;
     self->counts.sent += s->out.n_items;
     self->last_number++;
-    message->prev = self->kept.last;
-    *(self->kept.last ? &self->kept.last->next : &self->kept.first) = message;
-    self->kept.last = message;
-    self->kept.count++;
+    TAILQ_INSERT_TAIL(&self->kept, message, link);
+    self->n_kept++;
     self->cursor = self->cursor ? self->cursor : message;
     outbox_unlive(self, message);
     step_chunk_chain_put(&self->done);
@@ -670,6 +666,7 @@ bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn
                             .wire_next = 1,
                             .mark = 1,
                             .max_message_bytes = hello->says->max_message_bytes};
+    TAILQ_INIT(&self->kept);
     self->tables = calloc(self->n_tables ? self->n_tables : 1, sizeof *self->tables);
     self->scratch = outbox_scratch_new(self->batch_items);
     for (uint32_t i = 0; self->tables && i < self->n_tables; i++)
@@ -830,7 +827,7 @@ static bool transmit_blank(struct outbox *self, struct port push)
 {
     struct text out = {0};
     uint64_t oldest = self->announced;
-    for (const struct message *message = self->cursor; message; message = message->next)
+    for (const struct message *message = self->cursor; message; message = TAILQ_NEXT(message, link))
         oldest = message->lowest < oldest ? message->lowest : oldest;
     struct wire_ingest_out blank = {.session = self->session,
                                     .epoch = self->epoch,
@@ -865,7 +862,7 @@ static bool catch_up(struct outbox *self, struct port push)
             self->highest_sent = self->wire_next;
         self->wire_next++;
         if (!blank)
-            self->cursor = self->cursor->next;
+            self->cursor = TAILQ_NEXT(self->cursor, link);
     }
     return true;
 }
@@ -930,7 +927,8 @@ enum outbox_more outbox_send(struct outbox *self, struct port push, int64_t now_
 
 uint64_t outbox_oldest(const struct outbox *self)
 {
-    uint64_t oldest = self->kept.first ? self->kept.first->number : self->last_number + 1;
+    const struct message *first = TAILQ_FIRST(&self->kept);
+    uint64_t oldest = first ? first->number : self->last_number + 1;
     return oldest <= self->received ? oldest : self->received + 1; /* empty messages can always be sent again */
 }
 
@@ -971,15 +969,15 @@ void outbox_open(struct outbox *self, const Replay__HelloReply *hello)
     uint64_t received = hello->credit ? hello->credit->received : 0;
     self->received = received;
     self->wire_next = received < self->last_number ? received + 1 : self->last_number + 1;
-    self->cursor = self->kept.first;
+    self->cursor = TAILQ_FIRST(&self->kept);
     while (self->cursor && self->cursor->number < self->wire_next)
-        self->cursor = self->cursor->next;
+        self->cursor = TAILQ_NEXT(self->cursor, link);
     atomic_store(&self->handoff->key_count, hello->key_count);
     /* A broker that restarted from an older state has counted fewer bytes than were sent, and would never allow enough. Count the bytes
      * that it has counted, and those of the messages that are sent again. */
     if (hello->lost_messages && hello->credit) {
         self->sent_bytes = hello->credit->returned_bytes;
-        for (const struct message *message = self->cursor; message; message = message->next)
+        for (const struct message *message = self->cursor; message; message = TAILQ_NEXT(message, link))
             self->sent_bytes += message_bytes(message);
     }
     atomic_store(&self->handoff->key_base, hello->key_base);
@@ -1046,10 +1044,13 @@ void outbox_forget(struct outbox *self, bool left)
                  "items_in_doubt=%llu policy=%s", (unsigned long long)doubt,
                  self->doubt == RP_DOUBT_RESEND ? "resend" : "report");
     /* From now on the remaining messages of this session only store chunks. */
-    for (struct message *message = self->kept.first; message; message = message->next)
+    struct message *message;
+    TAILQ_FOREACH(message, &self->kept, link) {
         message->session = 0;
-    self->stored += self->kept.count;
-    self->kept = (struct message_list){0};
+    }
+    TAILQ_INIT(&self->kept);
+    self->stored += self->n_kept;
+    self->n_kept = 0;
     self->cursor = NULL;
     self->last_number = self->highest_sent = self->received = 0;
     self->wire_next = 1;
@@ -1116,7 +1117,7 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit)
 void outbox_publish(struct outbox *self)
 {
     pthread_mutex_lock(&self->handoff->news->mutex);
-    self->counts.stored = self->kept.count + self->stored;
+    self->counts.stored = self->n_kept + self->stored;
     self->handoff->counts = self->counts;
     for (uint32_t t = 0; t < self->n_tables; t++)
         self->handoff->tables[t] =

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "agent/client/writer/item_layout.h"
 #include "agent/client/writer/step_stream.h"
@@ -155,7 +156,7 @@ void handoff_reject(struct handoff_news *self, const rp_rejection *rejection);
 #define OUTBOX_LINGER_NS 1000000
 
 struct message {
-    struct message *next, *prev;
+    TAILQ_ENTRY(message) link; /* in `kept` */
     uint64_t number;
     uint64_t session; /* serial of the session that numbered it; 0: an earlier session */
     uint32_t epoch;   /* in its header */
@@ -166,11 +167,6 @@ struct message {
     uint32_t n_frames;
     uint32_t n_sent; /* of the frames: those that a broker needs which reads this process's memory */
     zmq_msg_t frames[];
-};
-
-struct message_list {
-    struct message *first, *last;
-    uint64_t count;
 };
 
 struct outbox_table {
@@ -199,12 +195,13 @@ struct outbox {
     int32_t doubt;
     struct outbox_table *tables;
     uint32_t n_tables, turn;
-    uint64_t mark;            /* of the item taken last */
-    uint64_t group;           /* of the items that are taken next; 0: none */
-    uint64_t announced;       /* oldest_chunk of the last message built: never decreases in a session */
-    struct message_list kept; /* of this session */
-    uint64_t stored;          /* messages of earlier sessions: only their chunks are needed */
-    struct message *cursor;   /* first kept message with number >= wire_next */
+    uint64_t mark;                          /* of the item taken last */
+    uint64_t group;                         /* of the items that are taken next; 0: none */
+    uint64_t announced;                     /* oldest_chunk of the last message built: never decreases in a session */
+    TAILQ_HEAD(message_list, message) kept; /* of this session */
+    uint64_t n_kept;
+    uint64_t stored;        /* messages of earlier sessions: only their chunks are needed */
+    struct message *cursor; /* first kept message with number >= wire_next */
     uint64_t last_number, wire_next, highest_sent;
     uint64_t received;  /* number of the last message that the broker is known to have received */
     uint32_t n_layouts; /* registered in this session */

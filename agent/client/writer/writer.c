@@ -280,13 +280,6 @@ static bool wait_for(struct shard *const *shards, uint32_t n, const char *what, 
     return !conn_is_stopped() && (ok || done(self, arg));
 }
 
-/* ---- the session */
-
-static bool shard_is_open(struct shard *self)
-{
-    return handoff_is_open(&self->handoff) && conn_is_up(self->conn);
-}
-
 /* ---- room */
 
 /* Returns the number of unused keys of the current session. A new session has new keys. */
@@ -688,7 +681,7 @@ static struct shard *any_open(rp_writer *self, const struct shard *but)
     uint32_t first = (uint32_t)rng_below(&self->rng, self->n);
     for (uint32_t i = 0; i < self->n; i++) {
         struct shard *shard = self->shards[(first + i) % self->n];
-        if (shard != but && shard_is_open(shard))
+        if (shard != but && handoff_is_open(&shard->handoff) && conn_is_up(shard->conn))
             return shard;
     }
     return NULL;
@@ -970,12 +963,6 @@ static struct shard *shard_new(rp_writer *writer, struct conn *conn, const rp_co
     return self;
 }
 
-static void drop_reply(void *ctx, struct conn_reply *reply)
-{
-    (void)ctx;
-    conn_reply_destroy(&reply);
-}
-
 #define BYE_MS 2000
 
 /* Frees a shard. If all items are confirmed, says BYE before, and waits for the answer until the deadline, but not long: if it is not
@@ -995,10 +982,12 @@ static void shard_destroy(struct shard *self, int64_t deadline_ns)
         struct conn_message message = writer_session_bye(&self->session, &body, BYE_MS);
         if (left_ms > 0 && left_ms < BYE_MS)
             message.timeout_ms = left_ms;
-        if (left_ms == 0)
-            conn_send(self->conn, &message, drop_reply, NULL);
-        else
+        if (left_ms == 0) {
+            struct conn_ticket *unread = conn_ticket_new(self->conn, &message, NULL);
+            conn_ticket_destroy(&unread);
+        } else {
             conn_call(self->conn, &message, NULL, NULL);
+        }
     }
     shard_free(self);
 }

@@ -325,7 +325,7 @@ TEST(a_parked_sample_is_cancelled_and_lost_like_any_other, make_folder, drop_fol
     uint64_t fetch_id = testpeer_ask(peer, &request);
     await_parked(2);
     waits_cancel_all(&embed.broker->peers.waits, RP_CANCELLED, "enough");
-    assert_null(embed.broker->spill->parked.first);
+    assert_int_equal(embed.broker->spill->parked.n, 0);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(testpeer_await(peer, fetch_id)->status, RP_CANCELLED);
     assert_int_equal(embed.broker->spill->pinned_bytes, 0);
@@ -343,7 +343,7 @@ TEST(many_samplers_share_memory_and_reads, make_folder, drop_folder)
         ids[i] = testpeer_sample(peer, "t", 16, NO_TIMEOUT, 0);
     await_parked(60);
     uint64_t most = 0;
-    while (embed.broker->spill->parked.first) {
+    while (embed.broker->spill->parked.n) {
         broker_turn(embed.broker, 1);
         if (embed.broker->store.split_bytes > most)
             most = embed.broker->store.split_bytes;
@@ -362,9 +362,9 @@ static struct peer *park_and_hold(struct testpeer *peer, uint64_t *id)
     *id = testpeer_sample(peer, "t", 12, NO_TIMEOUT, 0);
     struct peer *to = peer_find(&broker->peers, &await_parked(1)->to);
     atomic_fetch_add(&to->pending_bytes, 1LL << 40);
-    for (uint32_t ms = 0; ms < WAIT && !broker->samples.held.first; ms++)
+    for (uint32_t ms = 0; ms < WAIT && !broker->samples.held.n; ms++)
         broker_turn(broker, 1);
-    assert_non_null(broker->samples.held.first);
+    assert_int_not_equal(broker->samples.held.n, 0);
     return to;
 }
 
@@ -387,7 +387,7 @@ TEST(data_goes_and_a_held_sample_is_cancelled, make_folder, drop_folder)
     struct testpeer *peer = start_rows(QUEUE, "memory: 1MiB", NULL);
     struct peer *to = park_and_hold(peer, &id);
     struct broker *broker = embed.broker;
-    const struct picks *picks = &broker->samples.held.first->picks;
+    const struct picks *picks = &TAILQ_FIRST(&broker->samples.held.queue)->picks;
     for (uint32_t i = 0; i < picks->n_refs; i++)
         if (chunk_is_here(picks->refs[i]))
             store_let_go(&broker->store, picks->refs[i]);
