@@ -67,7 +67,7 @@ void broker_checkpoint(struct broker *self)
 static void take_news(struct broker *self)
 {
     stream_run(self->stream);
-    if (self->peers.commit.first)
+    if (!STAILQ_EMPTY(&self->peers.commit.parked))
         commit_release(&self->peers);
 }
 
@@ -141,12 +141,6 @@ static bool take_ingest(struct broker *self)
     self->sessions.ingest_idle = !reads;
     self->journal_is_full = false;
     return reads && drain(self, receive_ingest, &self->sessions.ingest_idle);
-}
-
-static bool take_requests(struct broker *self, bool *idle)
-{
-    *idle = false;
-    return self->peers.service_used && !self->closed && drain(self, receive_request, idle);
 }
 
 /* Runs a stage of the turn; while a trace is recorded, a stage that had work to do is a span. */
@@ -254,11 +248,12 @@ void broker_turn(struct broker *self, int wait_ms)
     loop->now_ns = clock_now(&loop->clock);
     if (self->stream)
         take_news(self);
-    bool busy = self->peers.identities.on && zap_run(&self->peers), returns = wait_ms >= 0, idle;
+    bool busy = self->peers.identities.on && zap_run(&self->peers), returns = wait_ms >= 0, idle = false;
     /* A socket that is empty now is no reason for another turn, unless the caller wants to see what this one did. */
     busy |= take_ingest(self) && (returns || !self->sessions.ingest_idle);
     self->peers.commit.gathers = true;
-    busy |= take_requests(self, &idle) && (returns || !idle);
+    if (self->peers.service_used && !self->closed)
+        busy |= drain(self, receive_request, &idle) && (returns || !idle);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
     commit_release(&self->peers);
@@ -296,7 +291,7 @@ static void settle(struct broker *self, int64_t timeout_ns)
     for (;; now = clock_ns()) {
         stream_hand_over(self->stream);
         take_news(self);
-        if (!self->peers.commit.first && self->stream->durable >= stream_now(self->stream))
+        if (STAILQ_EMPTY(&self->peers.commit.parked) && self->stream->durable >= stream_now(self->stream))
             return;
         if (self->stream->trouble[0] && end > start + TROUBLE_NS)
             end = start + TROUBLE_NS;

@@ -21,7 +21,6 @@
 #include "broker/store/params.h"
 #include "broker/store/store.h"
 #include "broker/table/table.h"
-#include "proto/base/log.h"
 #include "proto/base/rng.h"
 
 struct checkpoints;

@@ -81,10 +81,8 @@ static void destroy(rp_server *self)
 
 rp_server *rp_server_start(const char *yaml, void *zmq_context, rp_error *err)
 {
-    if (!forks_watch()) {
-        err_set(err, RP_NO_MEMORY, "no memory for a broker");
-        return NULL;
-    }
+    if (!forks_watch())
+        return err_null(err, RP_NO_MEMORY, "no memory for a broker");
     rp_server *self = need_alloc(sizeof *self);
     self->forks = forks_count();
     zsys_handler_set(NULL); /* czmq would catch SIGINT and SIGTERM */

@@ -87,8 +87,7 @@ static struct loaded_table *table_of(const struct loading *self, uint32_t in_fil
 {
     if (in_file < self->n_map && self->map[in_file] != NOWHERE)
         return &self->tables[self->map[in_file]];
-    err_set(err, RP_BAD_MESSAGE, "table %u was not named in this file", in_file);
-    return NULL;
+    return err_null(err, RP_BAD_MESSAGE, "table %u was not named in this file", in_file);
 }
 
 uint64_t loading_items(const struct loading *self)
@@ -219,8 +218,7 @@ static struct item *item_at(const struct table *table, uint32_t slot, rp_error *
 {
     if (slot < table->in.high && table->in.items[slot].span.n)
         return &table->in.items[slot];
-    err_set(err, RP_BAD_MESSAGE, "slot %u of table '%s' holds no item", slot, table->name);
-    return NULL;
+    return err_null(err, RP_BAD_MESSAGE, "slot %u of table '%s' holds no item", slot, table->name);
 }
 
 static void rank_set(struct loaded_table *self, uint32_t slot, uint64_t sampler, uint64_t remover)
@@ -314,11 +312,9 @@ static struct session *session_revive(const struct loading *self, uint32_t ordin
                                       rp_error *err)
 {
     uint64_t key = hello->oldest_number;
-    if (hello->session.len != WIRE_SESSION_BYTES || ordinal >= KEY_ORDINALS || ordinal_of_key(key) != ordinal) {
-        err_set(err, RP_BAD_MESSAGE, "session %u has no id, or its first key, %llu, is not one of its ordinal", ordinal,
-                (unsigned long long)key);
-        return NULL;
-    }
+    if (hello->session.len != WIRE_SESSION_BYTES || ordinal >= KEY_ORDINALS || ordinal_of_key(key) != ordinal)
+        return err_null(err, RP_BAD_MESSAGE, "session %u has no id, or its first key, %llu, is not one of its ordinal",
+                        ordinal, (unsigned long long)key);
     struct identity *owner =
         identity_by_key(&self->state->peers->identities, hello->owner.len == KEY_BYTES ? hello->owner.data : NULL);
     struct columns *columns = columns_new(hello->columns, hello->n_columns, err);
@@ -573,7 +569,6 @@ static rp_status apply_insert(struct loading *self, const void *body)
         flow_resolved(flow, insert->number);
     to->limiter.inserts++;
     table->stats.total_inserts++;
-    self->changed = true;
     return RP_OK;
 }
 
@@ -625,7 +620,6 @@ static rp_status apply_remove(struct loading *self, const void *body)
         return RP_BAD_MESSAGE;
     slot_clear(self, to->table, slot);
     to->limiter.deletes++;
-    self->changed = true;
     return RP_OK;
 }
 
@@ -642,7 +636,6 @@ static rp_status apply_priority(struct loading *self, const void *body)
     if (to->rank && to->table->remover_ops->update)
         rank_move(to, from->slot, 1, false);
     to->table->stats.updates++;
-    self->changed = true;
     return RP_OK;
 }
 
@@ -657,7 +650,6 @@ static rp_status apply_hidden(struct loading *self, const void *body)
     item->times_sampled -= from->how == SHOW_UNDELIVERED && item->times_sampled;
     for (uint32_t which = 0; to->rank && which < 2; which++)
         rank_move(to, from->slot, which, from->how != SHOW_LAST);
-    self->changed = true;
     return RP_OK;
 }
 
@@ -816,7 +808,6 @@ static rp_status apply_pick(struct loading *self, const void *body)
     }
     bool counted = (from->flags & (PICK_PAID | PICK_COUNTED)) != PICK_PAID && !(from->flags & PICK_LEASED);
     to->limiter.samples += counted ? from->n : 0;
-    self->changed = true;
     return RP_OK;
 }
 
@@ -946,7 +937,6 @@ static rp_status apply_number(struct loading *self, const void *body)
         self->to->table->stats.episodes = number;
     } else if (self->entry->type == ENTRY_CHARGE) {
         self->to->limiter.samples += number;
-        self->changed = true;
     } else if (number > self->next_ordinal) {
         self->next_ordinal = number;
     }
@@ -962,10 +952,10 @@ void loading_clamp(struct loading *self, int64_t now)
         if (params->slots[i].put_ns > now)
             params->slots[i].put_ns = now;
     struct loaded_selection *at;
-    TAILQ_FOREACH(at, &self->kept, link)
-    for (uint32_t i = 0; i < at->kept.picks.n; i++)
-        if ((int64_t)at->kept.picks.age_ns[i] > now)
-            at->kept.picks.age_ns[i] = (uint64_t)now;
+    TAILQ_FOREACH (at, &self->kept, link)
+        for (uint32_t i = 0; i < at->kept.picks.n; i++)
+            if ((int64_t)at->kept.picks.age_ns[i] > now)
+                at->kept.picks.age_ns[i] = (uint64_t)now;
 }
 
 static rp_status apply_start(struct loading *self, const void *body)
@@ -1001,6 +991,7 @@ static rp_status apply_end(struct loading *self, const void *body)
 enum {
     APPLY_TABLE = 1, /* it is about one table */
     APPLY_BASE = 2,  /* also of a checkpoint that others are based on */
+    APPLY_NEWS = 4,  /* it sets `changed` */
 };
 static const struct {
     rp_status (*apply)(struct loading *self, const void *body);
@@ -1009,10 +1000,10 @@ static const struct {
     [ENTRY_START] = {apply_start, APPLY_BASE},
     [ENTRY_TABLE] = {apply_table, APPLY_BASE},
     [ENTRY_LAYOUT] = {apply_layout, APPLY_TABLE | APPLY_BASE},
-    [ENTRY_INSERT] = {apply_insert, APPLY_TABLE},
-    [ENTRY_REMOVE] = {apply_remove, APPLY_TABLE},
-    [ENTRY_PRIORITY] = {apply_priority, APPLY_TABLE},
-    [ENTRY_PICK] = {apply_pick, APPLY_TABLE},
+    [ENTRY_INSERT] = {apply_insert, APPLY_TABLE | APPLY_NEWS},
+    [ENTRY_REMOVE] = {apply_remove, APPLY_TABLE | APPLY_NEWS},
+    [ENTRY_PRIORITY] = {apply_priority, APPLY_TABLE | APPLY_NEWS},
+    [ENTRY_PICK] = {apply_pick, APPLY_TABLE | APPLY_NEWS},
     [ENTRY_RESET] = {apply_reset, APPLY_TABLE | APPLY_BASE},
     [ENTRY_LIMITER] = {apply_limiter, APPLY_TABLE},
     [ENTRY_SESSION] = {apply_session, 0},
@@ -1034,10 +1025,10 @@ static const struct {
     [ENTRY_ORDINAL] = {apply_number, 0},
     [ENTRY_END] = {apply_end, APPLY_BASE},
     [ENTRY_EPISODES] = {apply_number, APPLY_TABLE},
-    [ENTRY_CHARGE] = {apply_number, APPLY_TABLE},
+    [ENTRY_CHARGE] = {apply_number, APPLY_TABLE | APPLY_NEWS},
     [ENTRY_GROUP] = {apply_group, APPLY_TABLE | APPLY_BASE},
-    [ENTRY_HIDE] = {apply_hidden, APPLY_TABLE},
-    [ENTRY_SHOW] = {apply_hidden, APPLY_TABLE},
+    [ENTRY_HIDE] = {apply_hidden, APPLY_TABLE | APPLY_NEWS},
+    [ENTRY_SHOW] = {apply_hidden, APPLY_TABLE | APPLY_NEWS},
 };
 
 rp_status loading_apply(void *ctx, enum load_phase phase, const struct entry_view *entry, rp_error *err)
@@ -1054,7 +1045,9 @@ rp_status loading_apply(void *ctx, enum load_phase phase, const struct entry_vie
     self->to = NULL;
     if (appliers[type].flags & APPLY_TABLE && !(self->to = table_of(self, entry->table, err)))
         return RP_BAD_MESSAGE;
-    return appliers[type].apply(self, entry->body);
+    rp_status status = appliers[type].apply(self, entry->body);
+    self->changed |= status == RP_OK && (appliers[type].flags & APPLY_NEWS);
+    return status;
 }
 
 /* Drops all that was applied. */
@@ -1156,10 +1149,10 @@ static uint64_t list_chunks(const struct loading *self, struct pair *out)
         }
     }
     const struct loaded_selection *at;
-    TAILQ_FOREACH(at, &self->kept, link)
-    for (uint32_t c = 0; (all || at->configured) && c < at->kept.picks.n_refs; c++, n++)
-        if (out)
-            out[n] = (struct pair){(uintptr_t)at->kept.picks.refs[c], (uintptr_t)&at->kept.picks.refs[c]};
+    TAILQ_FOREACH (at, &self->kept, link)
+        for (uint32_t c = 0; (all || at->configured) && c < at->kept.picks.n_refs; c++, n++)
+            if (out)
+                out[n] = (struct pair){(uintptr_t)at->kept.picks.refs[c], (uintptr_t)&at->kept.picks.refs[c]};
     return n;
 }
 

@@ -765,15 +765,6 @@ static rp_status move_endpoint(char **endpoint, int64_t shard, rp_error *err)
     return RP_OK;
 }
 
-/* Shards of one machine: each listens at the ports after those of the shard before it. */
-static rp_status move_all(struct broker_config *config, rp_error *err)
-{
-    RP_TRY(move_endpoint(&config->service, config->shard, err));
-    RP_TRY(move_endpoint(&config->ingest, config->shard, err));
-    RP_TRY(move_endpoint(&config->events, config->shard, err));
-    return move_port(&config->http, config->shard, err);
-}
-
 /* Returns how a shard binds a listed endpoint: libzmq binds numbers and interfaces, and the list may have names. */
 static void to_bind(const char *listed, char out[ENDPOINT_BYTES])
 {
@@ -860,8 +851,12 @@ rp_status config_become_shard(struct broker_config *config, rp_error *err)
         return RP_OK;
     config->settings = hash_settings(config);
     divide(config, shards);
-    if (!listed)
-        RP_TRY(move_all(config, err));
+    if (!listed) { /* shards of one machine: each listens at the ports after those of the shard before it */
+        RP_TRY(move_endpoint(&config->service, config->shard, err));
+        RP_TRY(move_endpoint(&config->ingest, config->shard, err));
+        RP_TRY(move_endpoint(&config->events, config->shard, err));
+        RP_TRY(move_port(&config->http, config->shard, err));
+    }
     return divide_folder(config, err);
 }
 

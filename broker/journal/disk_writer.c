@@ -727,20 +727,35 @@ static void take_jobs(struct disk_writer *self)
     pthread_mutex_unlock(&self->mutex);
 }
 
+static void job_do(struct disk_writer *self, struct disk_job *job)
+{
+    if (job->done)
+        return;
+    job->done = true;
+    switch (job->what) {
+    case DISK_JOB_RECORD:
+        record_write(self, job);
+        break;
+    case DISK_JOB_FINISH:
+        checkpoint_finish(self, job);
+        break;
+    case DISK_JOB_ABANDON:
+        give_up(self, job->file, NULL);
+        break;
+    case DISK_JOB_REMOVE:
+        file_remove(self, job);
+        break;
+    }
+}
+
 /* Removals need not wait for their turn: no job before them needs those files, and they may free the space that a write
  * waits for. */
 static void make_room(struct disk_writer *self)
 {
     take_jobs(self);
-    for (struct disk_job *job = self->jobs; job; job = job->next) {
-        if (job->done || (job->what != DISK_JOB_REMOVE && job->what != DISK_JOB_ABANDON))
-            continue;
-        job->done = true;
-        if (job->what == DISK_JOB_REMOVE)
-            file_remove(self, job);
-        else
-            give_up(self, job->file, NULL);
-    }
+    for (struct disk_job *job = self->jobs; job; job = job->next)
+        if (job->what == DISK_JOB_REMOVE || job->what == DISK_JOB_ABANDON)
+            job_do(self, job);
 }
 
 static bool pause_retries(struct disk_writer *self)
@@ -760,26 +775,6 @@ static bool pause_retries(struct disk_writer *self)
         self->over = true;
     pthread_mutex_unlock(&self->mutex);
     return !self->over;
-}
-
-static void job_do(struct disk_writer *self, struct disk_job *job)
-{
-    if (job->done)
-        return;
-    switch (job->what) {
-    case DISK_JOB_RECORD:
-        record_write(self, job);
-        break;
-    case DISK_JOB_FINISH:
-        checkpoint_finish(self, job);
-        break;
-    case DISK_JOB_ABANDON:
-        give_up(self, job->file, NULL);
-        break;
-    case DISK_JOB_REMOVE:
-        file_remove(self, job);
-        break;
-    }
 }
 
 /* True if the job can be in one batch, with one sync, with records of this segment (0: none yet). The end of a checkpoint

@@ -197,8 +197,7 @@ static rp_status folder_lock(struct folder *self, rp_error *err)
     char text[32];
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     /* The pid is only for the message above, so a full disk must not prevent the start. */
-    if (ftruncate(self->lock, 0) != 0 || pwrite(self->lock, text, (size_t)n, 0) != n)
-        return RP_OK;
+    (void)!(ftruncate(self->lock, 0) == 0 && pwrite(self->lock, text, (size_t)n, 0) == n);
     return RP_OK;
 }
 

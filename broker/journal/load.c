@@ -82,8 +82,7 @@ static bool segment_start(const struct folder *folder, uint64_t number, struct e
     return ok;
 }
 
-static void note(struct load *self, bool damage, const char *format, ...) RP_PRINTF(3, 4);
-static void note(struct load *self, bool damage, const char *format, ...)
+RP_PRINTF(3, 4) static void note(struct load *self, bool damage, const char *format, ...)
 {
     self->notes = need_resize(self->notes, self->n_notes + 1, sizeof *self->notes);
     struct load_note *out = &self->notes[self->n_notes++];

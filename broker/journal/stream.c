@@ -277,22 +277,16 @@ static struct stream *stream_of(struct recorder *out)
     return (struct stream *)(void *)((char *)out - offsetof(struct stream, out));
 }
 
-/* Returns the number of the segment before the one that begins; 0: none. */
-static uint64_t segment_before(const struct stream *stream)
-{
-    const struct segments *segments = &stream->segments;
-    uint32_t i = segments->n;
-    while (i > 0 && segments->list[i - 1].number >= stream->segment)
-        i--;
-    return i > 0 ? segments->list[i - 1].number : 0;
-}
-
 /* Writes the entries that every segment begins with: START, every TABLE, ORDINAL. */
 static void put_first(struct stream *stream)
 {
     struct recorder *sink = &stream->out;
     const struct tables *tables = stream->state.tables;
-    stream->start.previous = segment_before(stream);
+    const struct segments *segments = &stream->segments;
+    uint32_t before = segments->n;
+    while (before > 0 && segments->list[before - 1].number >= stream->segment)
+        before--;
+    stream->start.previous = before > 0 ? segments->list[before - 1].number : 0;
     stream->start.flags |= stream->journal ? 0u : START_CHUNKS_ONLY;
     journal_put_start(sink, &stream->state, stream->start);
     stream->start = (struct entry_start){0};

@@ -76,11 +76,6 @@ static void read_next_key(struct identities *self, const struct broker_config *c
                  log_text(err.text));
 }
 
-static int64_t nanoseconds(const struct timespec *time)
-{
-    return time->tv_sec * NS_PER_S + time->tv_nsec;
-}
-
 /* True if a file was changed so recently that its writer may not be done. */
 static bool is_fresh(const struct seen_file *file)
 {
@@ -105,8 +100,9 @@ static struct seen_file look_at(const struct broker_config *config, const char *
     struct stat info;
     if (key_path(config->keys_dir, name, path, NULL) != RP_OK || stat(path, &info) != 0)
         return (struct seen_file){0};
-    return (struct seen_file){
-        .changed_ns = nanoseconds(&info.st_ctim), .size = info.st_size, .node = (int64_t)info.st_ino};
+    return (struct seen_file){.changed_ns = info.st_ctim.tv_sec * NS_PER_S + info.st_ctim.tv_nsec,
+                              .size = info.st_size,
+                              .node = (int64_t)info.st_ino};
 }
 
 static bool is_same_file(const struct seen_file *a, const struct seen_file *b)
@@ -174,17 +170,6 @@ struct identity *identity_by_key(struct identities *self, const uint8_t *public_
     return known ? known : add(self, public_key);
 }
 
-static void set_identity(struct identity *self, const struct allowed_key *key, const struct quota *common)
-{
-    struct quota before = self->quota;
-    memcpy(self->name, key->name, sizeof self->name);
-    self->roles = key->roles;
-    self->quota = *common;
-    quota_replace(&self->quota, &key->quota);
-    self->limited = memcmp(&before, &self->quota, sizeof before) != 0;
-    atomic_store_explicit(&self->unread->most, self->quota.unread_bytes, memory_order_relaxed);
-}
-
 /* Logs a key whose roles or limits differ from those of the list before. */
 static void log_change(const struct identity *self)
 {
@@ -207,8 +192,17 @@ static void set_list(struct identities *self, const struct allow_list *list, con
         if (!self->list[i]->own)
             self->list[i]->roles = 0;
     }
-    for (uint32_t i = 0; list->keys && i < list->n; i++)
-        set_identity(identity_by_key(self, list->keys[i].public_key), &list->keys[i], common);
+    for (uint32_t i = 0; list->keys && i < list->n; i++) {
+        const struct allowed_key *key = &list->keys[i];
+        struct identity *identity = identity_by_key(self, key->public_key);
+        struct quota before = identity->quota;
+        memcpy(identity->name, key->name, sizeof identity->name);
+        identity->roles = key->roles;
+        identity->quota = *common;
+        quota_replace(&identity->quota, &key->quota);
+        identity->limited = memcmp(&before, &identity->quota, sizeof before) != 0;
+        atomic_store_explicit(&identity->unread->most, identity->quota.unread_bytes, memory_order_relaxed);
+    }
     for (uint32_t i = 0; self->listed && i < self->n; i++)
         log_change(self->list[i]);
     self->listed = true;

@@ -188,7 +188,7 @@ void frames_close(zmq_msg_t *frames, uint32_t n)
 #define STUCK_NS (500 * NS_PER_MS)
 
 struct parked_message {
-    struct parked_message *next;
+    STAILQ_ENTRY(parked_message) link;
     uint64_t number; /* of the record that must be durable first; 0: none */
     int64_t since_ns;
     struct envelope to;
@@ -199,7 +199,7 @@ struct parked_message {
 void commit_init(struct commit *self)
 {
     *self = (struct commit){0};
-    self->last = &self->first;
+    STAILQ_INIT(&self->parked);
 }
 
 static void move(zmq_msg_t *to, zmq_msg_t *from)
@@ -223,7 +223,6 @@ static bool commit_hold(struct peers *peers, const struct envelope *to, zmq_msg_
         return false;
     /* Small beside its payload: a frame of its own has more than 100 KiB. */
     struct parked_message *message = need_resize(NULL, 1, sizeof *message + (n + 1) * sizeof message->frames[0]);
-    message->next = NULL;
     message->number = number;
     message->since_ns = peers->loop->now_ns;
     message->to = *to;
@@ -231,23 +230,16 @@ static bool commit_hold(struct peers *peers, const struct envelope *to, zmq_msg_
     move(&message->frames[0], header);
     for (uint32_t i = 0; i < n; i++)
         move(&message->frames[1 + i], &payload[i]);
-    if (!self->first)
-        self->oldest_ns = message->since_ns;
-    *self->last = message;
-    self->last = &message->next;
+    STAILQ_INSERT_TAIL(&self->parked, message, link);
     self->count += number > 0;
     return true;
 }
 
 static struct parked_message *take(struct commit *self)
 {
-    struct parked_message *message = self->first;
-    self->first = message->next;
+    struct parked_message *message = STAILQ_FIRST(&self->parked);
+    STAILQ_REMOVE_HEAD(&self->parked, link);
     self->count -= message->number > 0;
-    if (self->first)
-        self->oldest_ns = self->first->since_ns;
-    else
-        self->last = &self->first;
     return message;
 }
 
@@ -255,8 +247,9 @@ void commit_release(struct peers *peers)
 {
     struct commit *self = &peers->commit;
     self->gathers = false;
-    while (self->first && (!self->first->number || self->first->number <= *self->durable)) {
-        struct parked_message *message = take(self);
+    for (struct parked_message *message;
+         (message = STAILQ_FIRST(&self->parked)) && (!message->number || message->number <= *self->durable);) {
+        take(self);
         if (message->number)
             histogram_add_ns(&self->waited, peers->loop->now_ns - message->since_ns, 1);
         peer_send_now(peers, &message->to, &message->frames[0], message->frames + 1, message->n);
@@ -264,14 +257,20 @@ void commit_release(struct peers *peers)
     }
 }
 
+int64_t commit_since_ns(const struct peers *peers)
+{
+    const struct parked_message *oldest = STAILQ_FIRST(&peers->commit.parked);
+    return oldest ? oldest->since_ns : peers->loop->now_ns;
+}
+
 bool commit_is_stuck(const struct peers *peers)
 {
-    return peers->commit.first && peers->loop->now_ns - peers->commit.oldest_ns >= STUCK_NS;
+    return peers->loop->now_ns - commit_since_ns(peers) >= STUCK_NS;
 }
 
 void commit_fini(struct commit *self)
 {
-    while (self->first) {
+    while (!STAILQ_EMPTY(&self->parked)) {
         struct parked_message *message = take(self);
         frames_close(message->frames, message->n + 1);
         free(message);

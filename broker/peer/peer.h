@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 #include <zmq.h>
 
 #include "broker/loop/histogram.h"
@@ -81,16 +82,13 @@ void frames_close(zmq_msg_t *frames, uint32_t n);
  *
  * This room does not know the journal: the journal fills in the first three fields of struct commit. */
 
-struct parked_message;
-
 struct commit {
     /* Returns the number of the record that must be durable before anything told now may leave. NULL: the journal is off. */
     uint64_t (*needed)(const void *journal);
     const uint64_t *durable; /* number of the last durable record */
     const void *journal;
-    struct parked_message *first, **last;
+    STAILQ_HEAD(parked_list, parked_message) parked;
     uint64_t count;          /* of those that wait for the journal */
-    int64_t oldest_ns;       /* when the first parked message came */
     bool gathers;            /* messages wait for commit_release in any case */
     bool ahead;              /* messages are sent past the queue: what is told now confirms nothing */
     struct histogram waited; /* nanoseconds that messages were parked */
@@ -99,6 +97,8 @@ struct commit {
 void commit_init(struct commit *self);
 /* Sends parked messages whose record is durable, and gathers no more. */
 void commit_release(struct peers *peers);
+/* Returns when the oldest parked message came; now, if there is none. */
+int64_t commit_since_ns(const struct peers *peers);
 /* True if nothing has become durable for so long that clients must hear of it: heartbeats are then answered with words
  * only. */
 bool commit_is_stuck(const struct peers *peers);

@@ -161,10 +161,8 @@ static bool socket_secure(const struct peers *peers, void *socket)
 static void *socket_open(struct peers *peers, int type, rp_error *err)
 {
     void *socket = zmq_socket(peers->context, type);
-    if (!socket) {
-        err_set(err, RP_IO, "cannot open a socket: %s", zmq_strerror(errno));
-        return NULL;
-    }
+    if (!socket)
+        return err_null(err, RP_IO, "cannot open a socket: %s", zmq_strerror(errno));
     int linger = (int)(PEER_DRAIN_NS / NS_PER_MS), hwm = 1000, one = 1, backlog = 4096;
     int64_t most = peers->config->max_message_bytes;
     zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);

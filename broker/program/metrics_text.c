@@ -131,17 +131,6 @@ struct bounds {
     char text[HISTOGRAM_BUCKETS][32];
 };
 
-static void bounds_init(struct bounds *self, const struct figure_scale *scale)
-{
-    self->scale = scale;
-    for (uint32_t b = scale->first; b <= scale->last; b += scale->step) {
-        struct text out = {0};
-        metrics_real(&out, (double)histogram_bound(b) / scale->per_unit);
-        snprintf(self->text[b], sizeof self->text[b], "%.*s", (int)out.size, out.data);
-        text_fini(&out);
-    }
-}
-
 void metrics_histogram(const struct figure *figure, const ProtobufCMessage *message, struct histogram *out)
 {
     char sum[64];
@@ -181,9 +170,15 @@ static void put_histogram(const struct writer *self, const char *name, const cha
 
 static void put_histograms(const struct writer *self, const struct figure *figure, const struct rows *rows)
 {
-    struct bounds bounds;
+    const struct figure_scale *scale = figure->scale;
+    struct bounds bounds = {.scale = scale};
     struct histogram histogram;
-    bounds_init(&bounds, figure->scale);
+    for (uint32_t b = scale->first; b <= scale->last; b += scale->step) {
+        struct text out = {0};
+        metrics_real(&out, (double)histogram_bound(b) / scale->per_unit);
+        snprintf(bounds.text[b], sizeof bounds.text[b], "%.*s", (int)out.size, out.data);
+        text_fini(&out);
+    }
     put_head(self, figure->metric, "", "histogram", figure->help);
     for (size_t i = 0; i < rows->n; i++) {
         metrics_histogram(figure, rows->list[i], &histogram);
@@ -213,11 +208,6 @@ static void put_rows(const struct writer *self, const struct rows *rows)
     }
 }
 
-static const char *first_text(const ProtobufCMessage *message)
-{
-    return *(const char *const *)(const void *)((const char *)message + message->descriptor->fields[0].offset);
-}
-
 /* Makes a label from a text; ordinal NULL: without one. */
 static char *label_new(const char *name, const char *value, const uint32_t *ordinal)
 {
@@ -235,8 +225,10 @@ static void put_named(const struct writer *self, const struct figures *figures, 
 {
     const ProtobufCMessage *const *names = named;
     struct rows rows = {figures, list, need_alloc((n + 1) * sizeof *rows.labels), n};
-    for (size_t i = 0; i < n; i++)
-        rows.labels[i] = label_new(figures->label, first_text(names[i]), NULL);
+    for (size_t i = 0; i < n; i++) {
+        const void *first = (const char *)names[i] + names[i]->descriptor->fields[0].offset;
+        rows.labels[i] = label_new(figures->label, *(const char *const *)first, NULL);
+    }
     put_rows(self, &rows);
     for (size_t i = 0; i < n; i++)
         free(rows.labels[i]);

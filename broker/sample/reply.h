@@ -2,7 +2,6 @@
 #ifndef BROKER_REPLY_H
 #define BROKER_REPLY_H
 
-#include "broker/peer/peer.h"
 #include "broker/sample/picks.h"
 
 struct reply_build;

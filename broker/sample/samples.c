@@ -21,7 +21,7 @@
 
 struct waiter *waiter_new(struct samples *samples, struct table *table)
 {
-    struct waiter *self = TAILQ_FIRST(&samples->spare_waiters.queue);
+    struct waiter *self = TAILQ_LAST(&samples->spare_waiters.queue, waiter_queue); /* its memory is warm */
     if (self) {
         waiter_remove(self);
         struct picks picks = self->picks;

@@ -26,10 +26,8 @@ static void *statistics_create(const rp_option *options, uint32_t n_options, uin
 {
     (void)capacity;
     (void)host;
-    if (n_options) {
-        err_set(err, RP_INVALID_ARGUMENT, "extension statistics has no option '%s'", options[0].name);
-        return NULL;
-    }
+    if (n_options)
+        return err_null(err, RP_INVALID_ARGUMENT, "extension statistics has no option '%s'", options[0].name);
     return need_alloc(sizeof(struct statistics));
 }
 
@@ -257,12 +255,10 @@ static void *copier_create(const rp_option *options, uint32_t n_options, uint32_
                            const rp_extension_host *host, rp_error *err)
 {
     (void)capacity;
-    if (n_options != 1 || strcmp(options[0].name, "table") != 0 || !options[0].value[0]) {
-        err_set(err, RP_INVALID_ARGUMENT,
-                "extension insert_on_sample takes one option: 'table', the name of another "
-                "table that gets the sampled items");
-        return NULL;
-    }
+    if (n_options != 1 || strcmp(options[0].name, "table") != 0 || !options[0].value[0])
+        return err_null(err, RP_INVALID_ARGUMENT,
+                        "extension insert_on_sample takes one option: 'table', the name of another "
+                        "table that gets the sampled items");
     struct copier *self = need_alloc(sizeof *self);
     *self = (struct copier){.host = host, .table = need_text(options[0].value)};
     return self;

@@ -325,17 +325,6 @@ static rp_status set_min_size(struct limiter *self, double value, rp_error *err)
     return RP_OK;
 }
 
-static rp_status check_speed(const struct limiter *self, rp_error *err)
-{
-    double spi = self->samples_per_insert;
-    if (!(spi > 0.0) || !isfinite(spi))
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "samples_per_insert is %g; write a number above 0, such as 8 (use limiter min_size if inserts "
-                       "and samples need no ratio)",
-                       spi);
-    return RP_OK;
-}
-
 /* A width of 2 * max(1, samples_per_insert) >= 1 + samples_per_insert leaves no cursor at which both an insert and a
  * sample are blocked. */
 static rp_status check_bounds(const struct limiter *self, rp_error *err)
@@ -376,7 +365,12 @@ static rp_status set_buffer(struct limiter *self, double error_buffer, rp_error 
 /* The bounds come from error_buffer, unless it is NaN. */
 static rp_status check_ratio(struct limiter *self, double error_buffer, rp_error *err)
 {
-    RP_TRY(check_speed(self, err));
+    double spi = self->samples_per_insert;
+    if (!(spi > 0.0) || !isfinite(spi))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "samples_per_insert is %g; write a number above 0, such as 8 (use limiter min_size if inserts "
+                       "and samples need no ratio)",
+                       spi);
     return isnan(error_buffer) ? check_bounds(self, err) : set_buffer(self, error_buffer, err);
 }
 

@@ -612,17 +612,6 @@ static void prioritized_destroy(void *state)
     free(self);
 }
 
-static rp_status read_exponent(const rp_option *option, double *out, rp_error *err)
-{
-    char *end;
-    double value = strtod(option->value, &end);
-    if (end == option->value || *end != '\0' || !isfinite(value))
-        return err_set(err, RP_INVALID_ARGUMENT, "selector prioritized: exponent is '%s'; write a number such as 0.6",
-                       option->value);
-    *out = value;
-    return RP_OK;
-}
-
 #define LANES 4u
 
 typedef float floats __attribute__((vector_size(LANES * sizeof(float))));
@@ -679,13 +668,14 @@ static void *prioritized_create(const rp_option *options, uint32_t n_options, ui
 {
     double exponent = 1.0;
     for (uint32_t i = 0; i < n_options; i++) {
-        if (strcmp(options[i].name, "exponent") != 0) {
-            err_set(err, RP_INVALID_ARGUMENT, "selector prioritized has no option '%s'; its only one is exponent",
-                    options[i].name);
-            return NULL;
-        }
-        if (read_exponent(&options[i], &exponent, err) != RP_OK)
-            return NULL;
+        if (strcmp(options[i].name, "exponent") != 0)
+            return err_null(err, RP_INVALID_ARGUMENT,
+                            "selector prioritized has no option '%s'; its only one is exponent", options[i].name);
+        char *end;
+        exponent = strtod(options[i].value, &end);
+        if (end == options[i].value || *end != '\0' || !isfinite(exponent))
+            return err_null(err, RP_INVALID_ARGUMENT,
+                            "selector prioritized: exponent is '%s'; write a number such as 0.6", options[i].value);
     }
     if (selector_check_plain("prioritized", NULL, 0, capacity, err) != RP_OK)
         return NULL;

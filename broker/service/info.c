@@ -523,8 +523,7 @@ static bool add_journal(struct why *self)
         return true;
     int64_t since_ns = stream->trouble[0] ? stream->trouble_ns
                        : stream->full     ? stream->full_ns
-                       : commit->first    ? commit->oldest_ns
-                                          : self->service->loop->now_ns;
+                                          : commit_since_ns(self->service->peers);
     return add_wait(self, "broker", "journal", NULL, commit->count, since_ns, "%s: %llu messages to clients wait; %s",
                     stream->folder.path, (unsigned long long)commit->count, why) != NULL;
 }

@@ -305,13 +305,12 @@ static struct param_stage *put_stage(struct service *service, const Replay__Para
 {
     struct params *params = service->params;
     struct param_stage *stage = params_find_stage(params, ask->name, shape->put);
-    if (stage && memcmp(&stage->value->shape, shape, sizeof *shape) != 0) {
-        err_set(err, RP_INVALID_ARGUMENT,
-                "other parts of this value of slot '%.64s' say that it has %" PRIu64 " and %" PRIu64
-                " bytes in parts of %" PRIu64,
-                ask->name, stage->value->shape.bytes, stage->value->shape.bf16_bytes, stage->value->shape.part_bytes);
-        return NULL;
-    }
+    if (stage && memcmp(&stage->value->shape, shape, sizeof *shape) != 0)
+        return err_null(err, RP_INVALID_ARGUMENT,
+                        "other parts of this value of slot '%.64s' say that it has %" PRIu64 " and %" PRIu64
+                        " bytes in parts of %" PRIu64,
+                        ask->name, stage->value->shape.bytes, stage->value->shape.bf16_bytes,
+                        stage->value->shape.part_bytes);
     const struct param_slot *slot = params_find(params, ask->name);
     if (stage || find_room(service, ask->name, err) != RP_OK ||
         params_make_room(service, slot, param_shape_bytes(shape), err) != RP_OK)

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "broker/service/service.h"
-#include "broker/session/session.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "proto/base/rng.h"

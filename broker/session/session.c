@@ -235,10 +235,8 @@ static uint64_t session_memory(const struct sessions *sessions)
 static struct session *session_new(struct sessions *sessions, const uint8_t *id, const char *name,
                                    struct columns *columns, rp_error *err)
 {
-    if (sessions->by_id.count >= SESSIONS_MOST) {
-        err_set(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
-        return NULL;
-    }
+    if (sessions->by_id.count >= SESSIONS_MOST)
+        return err_null(err, RP_RESOURCE_EXHAUSTED, "the broker has %u sessions, which is the most", SESSIONS_MOST);
     struct session *self = need_alloc(sizeof *self);
     self->sessions = sessions;
     self->n_tables = sessions->tables->n;
@@ -310,11 +308,9 @@ struct session *session_open(struct sessions *sessions, const char *name, struct
     while (idmap_get(&sessions->by_id, id_half(id)));
     struct key_range keys;
     uint32_t ordinal = ordinals_take(&sessions->tables->ordinals, &keys);
-    if (!ordinal) {
-        err_set(err, RP_RESOURCE_EXHAUSTED, "all %u ordinals of sessions are in use: no key is left for a further one",
-                KEY_ORDINALS - 1);
-        return NULL;
-    }
+    if (!ordinal)
+        return err_null(err, RP_RESOURCE_EXHAUSTED,
+                        "all %u ordinals of sessions are in use: no key is left for a further one", KEY_ORDINALS - 1);
     struct session *self = session_new(sessions, id, name, columns, err);
     if (!self)
         return NULL;
@@ -329,10 +325,8 @@ struct session *session_open(struct sessions *sessions, const char *name, struct
 struct session *session_restore(struct sessions *sessions, const struct session_origin *origin, struct columns *columns,
                                 rp_error *err)
 {
-    if (idmap_get(&sessions->by_id, id_half(origin->id))) {
-        err_set(err, RP_ALREADY_EXISTS, "two sessions have the same id");
-        return NULL;
-    }
+    if (idmap_get(&sessions->by_id, id_half(origin->id)))
+        return err_null(err, RP_ALREADY_EXISTS, "two sessions have the same id");
     struct session *self = session_new(sessions, origin->id, origin->name, columns, err);
     if (!self)
         return NULL;

@@ -145,8 +145,7 @@ struct fetcher *fetcher_new(const struct folder *folder, rp_error *err)
     if (self->actor)
         return self;
     free(self);
-    err_set(err, RP_NO_MEMORY, "no thread to read chunks back");
-    return NULL;
+    return err_null(err, RP_NO_MEMORY, "no thread to read chunks back");
 }
 
 void fetcher_destroy(struct fetcher **at)

@@ -615,15 +615,6 @@ static bool hand_step(struct chore *chore)
     return more;
 }
 
-static void hand_start(struct spill *self)
-{
-    self->hand_runs = true;
-    self->idle = self->news = false;
-    self->round_whole = self->hand_table == 0 && self->hand_slot == 0;
-    self->round_work = self->round_waiting = 0;
-    chores_add(&self->state.loop->chores, &self->hand);
-}
-
 /* ---- the turn ---- */
 
 /* Updates durable_at, the place up to which records are written. True: it has moved. */
@@ -660,8 +651,13 @@ bool spill_run(struct spill *self)
         if (owns_files(self))
             sweep(self);
     }
-    if (hand_is_due(self))
-        hand_start(self);
+    if (hand_is_due(self)) {
+        self->hand_runs = true;
+        self->idle = self->news = false;
+        self->round_whole = self->hand_table == 0 && self->hand_slot == 0;
+        self->round_work = self->round_waiting = 0;
+        chores_add(&self->state.loop->chores, &self->hand);
+    }
     release_inserts(self);
     order_reads(self);
     return more || self->hand_runs || self->state.tables->dirty;

@@ -38,10 +38,8 @@ static rp_status column_fill(struct column *column, const Replay__Column *wire, 
 
 struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err)
 {
-    if (n == 0 || n > RP_MAX_COLUMNS) {
-        err_set(err, RP_INVALID_ARGUMENT, "a stream has 1 to %u columns, not %zu", RP_MAX_COLUMNS, n);
-        return NULL;
-    }
+    if (n == 0 || n > RP_MAX_COLUMNS)
+        return err_null(err, RP_INVALID_ARGUMENT, "a stream has 1 to %u columns, not %zu", RP_MAX_COLUMNS, n);
     struct columns *self = need_alloc(sizeof *self);
     self->column = need_alloc(n * sizeof *self->column);
     self->refs = 1;

@@ -136,21 +136,6 @@ static void heads_new(struct window *self, uint32_t lag)
         self->heads[i] = (struct window_link){self->capacity + i, self->capacity + i};
 }
 
-static void window_init(struct window *self, uint32_t capacity, uint32_t lag, uint64_t version)
-{
-    *self = (struct window){.capacity = capacity, .version = version};
-    self->slots = reserve_map(capacity * sizeof *self->slots);
-    heads_new(self, lag);
-}
-
-static void window_fini(struct window *self)
-{
-    if (self->slots)
-        reserve_unmap(self->slots, self->capacity * sizeof *self->slots);
-    free(self->heads);
-    *self = (struct window){0};
-}
-
 /* The head of the list of a version that is at most the next one. */
 static uint32_t head_of(const struct window *self, uint64_t version)
 {
@@ -293,7 +278,9 @@ bool contents_fini_step(struct contents *self, const struct table *table)
     } else if (self->marks) {
         marks_destroy(&self->marks);
     } else if (self->window.slots) {
-        window_fini(&self->window);
+        reserve_unmap(self->window.slots, self->window.capacity * sizeof *self->window.slots);
+        free(self->window.heads);
+        self->window = (struct window){0};
     } else if (self->groups.slots) {
         reserve_unmap(self->groups.slots, self->groups.capacity * sizeof *self->groups.slots);
         keymap_destroy(&self->groups.leaders);
@@ -351,8 +338,12 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
                                                    table->capacity, seeds.remover, err);
     if (config_makes_checkpoints(table->tables->config))
         self->marks = marks_new(table->capacity);
-    if (table->max_lag >= 0)
-        window_init(&self->window, table->capacity, (uint32_t)table->max_lag, table->version);
+    if (table->max_lag >= 0) {
+        self->window = (struct window){.capacity = table->capacity,
+                                       .version = table->version,
+                                       .slots = reserve_map(table->capacity * sizeof *self->window.slots)};
+        heads_new(&self->window, (uint32_t)table->max_lag);
+    }
     if (config->group_size > 0)
         self->groups = (struct groups){.capacity = table->capacity,
                                        .size = (uint32_t)config->group_size,

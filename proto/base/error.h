@@ -15,6 +15,8 @@ static inline rp_status err_same(rp_status status)
 {
     return status;
 }
+/* The same for a function that returns a pointer: the result is NULL. */
+#define err_null(err, status, ...) (err_fill(err, status, __VA_ARGS__), NULL)
 void err_fill(rp_error *err, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
 
 /* Inserts "prefix: " before the text. */

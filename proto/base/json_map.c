@@ -138,21 +138,12 @@ static bool read_unsigned(struct json_object *value, uint64_t most, uint64_t *ou
 static bool read_word(struct json_object *value, const struct json_row *row, void *at)
 {
     const char *text = json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
-    int found = (int)row->absent;
     uint32_t i = 0;
     while (i < row->n_words && strcmp(text, row->words[i]) != 0)
         i++;
-    if (i < row->n_words)
-        found = (int)i;
+    int found = i < row->n_words ? (int)i : (int)row->absent;
     memcpy(at, &found, sizeof found);
     return i < row->n_words;
-}
-
-static bool read_text(struct json_object *value, const struct json_row *row, char *at)
-{
-    bool is_text = json_object_is_type(value, json_type_string);
-    snprintf(at, row->size, "%s", is_text ? json_object_get_string(value) : "");
-    return is_text;
 }
 
 static bool read_list(struct json_object *value, const struct json_row *row, void *base)
@@ -183,7 +174,9 @@ static bool read_value(struct json_object *value, const struct json_row *row, vo
     bool ok;
     switch (row->kind) {
     case JSON_KIND_TEXT:
-        return read_text(value, row, at);
+        ok = json_object_is_type(value, json_type_string);
+        snprintf(at, row->size, "%s", ok ? json_object_get_string(value) : "");
+        return ok;
     case JSON_KIND_REAL:
         *(double *)at = json_map_real(value, row->absent);
         return !value || is_number(value);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@
 #define ANSWER_NS (10 * NS_PER_S)
 
 struct link {
-    struct link *next, **prev;
+    LIST_ENTRY(link) entry;
     int fd;
     int64_t since_ns; /* when it began to wait for a request, or to answer one */
     bool answers, cut;
@@ -46,7 +47,7 @@ struct link {
 
 struct links {
     pthread_mutex_t mutex; /* of everything below */
-    struct link *first;
+    LIST_HEAD(link_list, link) list;
     uint32_t n; /* connections */
 };
 
@@ -59,7 +60,7 @@ static int64_t waits_from(const struct link *self)
 static void cut_oldest(struct links *self)
 {
     struct link *oldest = NULL;
-    for (struct link *link = self->first; link; link = link->next)
+    for (struct link *link = LIST_FIRST(&self->list); link; link = LIST_NEXT(link, entry))
         if (!link->cut && (!oldest || waits_from(link) < waits_from(oldest)))
             oldest = link;
     if (!oldest)
@@ -72,7 +73,7 @@ static bool answers_any(struct links *self)
 {
     bool any = false;
     pthread_mutex_lock(&self->mutex);
-    for (const struct link *link = self->first; link && !any; link = link->next)
+    for (const struct link *link = LIST_FIRST(&self->list); link && !any; link = LIST_NEXT(link, entry))
         any = link->answers && !link->cut;
     pthread_mutex_unlock(&self->mutex);
     return any;
@@ -94,22 +95,9 @@ static struct link *add(struct links *self, struct MHD_Connection *connection)
         return NULL; /* it has libmicrohttpd's own timeout */
     if (self->n++ >= CONNECTIONS)
         cut_oldest(self);
-    *link = (struct link){.next = self->first, .prev = &self->first, .fd = info->connect_fd, .since_ns = clock_ns()};
-    if (link->next)
-        link->next->prev = &link->next;
-    self->first = link;
+    *link = (struct link){.fd = info->connect_fd, .since_ns = clock_ns()};
+    LIST_INSERT_HEAD(&self->list, link, entry);
     return link;
-}
-
-static void drop(struct links *self, struct link *link)
-{
-    if (!link)
-        return;
-    self->n--;
-    *link->prev = link->next;
-    if (link->next)
-        link->next->prev = link->prev;
-    free(link);
 }
 
 /* For MHD_OPTION_NOTIFY_CONNECTION; ctx: the links. */
@@ -120,8 +108,10 @@ static void links_notify(void *ctx, struct MHD_Connection *connection, void **li
     pthread_mutex_lock(&self->mutex);
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         *link = add(self, connection);
-    } else {
-        drop(self, *link);
+    } else if (*link) {
+        self->n--;
+        LIST_REMOVE((struct link *)*link, entry);
+        free(*link);
         *link = NULL;
     }
     pthread_mutex_unlock(&self->mutex);

@@ -128,16 +128,13 @@ static const uint8_t *wire_other(const struct wire_spec *spec, const uint8_t *fr
     }
     if (!spec->has_body || field.number < WIRE_FIRST_BODY)
         return in.at;
-    if (field.wire != PB_BYTES) {
-        err_set(err, RP_BAD_MESSAGE, "%s: body %" PRIu32 " has wire type %d: it must be 2", spec->name, field.number,
-                (int)field.wire);
-        return NULL;
-    }
-    if (found->body != 0) {
-        err_set(err, RP_BAD_MESSAGE, "%s has two bodies (%" PRIu32 " and %" PRIu32 "): send one message for each",
-                spec->name, found->body, field.number);
-        return NULL;
-    }
+    if (field.wire != PB_BYTES)
+        return err_null(err, RP_BAD_MESSAGE, "%s: body %" PRIu32 " has wire type %d: it must be 2", spec->name,
+                        field.number, (int)field.wire);
+    if (found->body != 0)
+        return err_null(err, RP_BAD_MESSAGE,
+                        "%s has two bodies (%" PRIu32 " and %" PRIu32 "): send one message for each", spec->name,
+                        found->body, field.number);
     found->body = field.number;
     found->data = field.data;
     found->size = field.size;

@@ -97,7 +97,8 @@ static bool is_being_written(const struct broker *broker)
         return false;
     /* Without a journal, a segment's first entries are kept back until there is a chunk. */
     bool kept_back = !stream->journal && stream->out.used == stream->start_used;
-    return broker->peers.commit.first || stream->durable < (kept_back ? stream->number - 1 : stream_now(stream));
+    return !STAILQ_EMPTY(&broker->peers.commit.parked) ||
+           stream->durable < (kept_back ? stream->number - 1 : stream_now(stream));
 }
 
 static void turn_until_quiet(struct embed *self)

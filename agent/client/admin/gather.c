@@ -190,9 +190,7 @@ rp_status gather_all_good(const struct gather_answers *self, const char *done, r
 /* ---- one answer of many: helpers ---- */
 
 /* Replaces a string of a message, which may be an argument. False: no memory. */
-static bool set_text(char **text, const char *format, ...) RP_PRINTF(2, 3);
-
-static bool set_text(char **text, const char *format, ...)
+RP_PRINTF(2, 3) static bool set_text(char **text, const char *format, ...)
 {
     va_list args;
     char *made = NULL;

@@ -288,19 +288,13 @@ static rp_client *open_by(struct client_plan plan, const rp_client_options *opti
 {
     if (client_copy_options(&plan.options, sizeof plan.options, options, "rp_client_options", err) != RP_OK)
         return NULL;
-    if (plan.options.name && strlen(plan.options.name) > RP_MAX_NAME) {
-        err_set(err, RP_INVALID_ARGUMENT, "a client's name has at most %u bytes", RP_MAX_NAME);
-        return NULL;
-    }
-    if (!plan.endpoints || !*plan.endpoints) {
-        err_set(err, RP_INVALID_ARGUMENT, "an endpoint is needed, such as tcp://127.0.0.1:7600");
-        return NULL;
-    }
+    if (plan.options.name && strlen(plan.options.name) > RP_MAX_NAME)
+        return err_null(err, RP_INVALID_ARGUMENT, "a client's name has at most %u bytes", RP_MAX_NAME);
+    if (!plan.endpoints || !*plan.endpoints)
+        return err_null(err, RP_INVALID_ARGUMENT, "an endpoint is needed, such as tcp://127.0.0.1:7600");
     rp_client *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for a client");
-        return NULL;
-    }
+    if (!self)
+        return err_null(err, RP_NO_MEMORY, "no memory for a client");
     if (plan.options.name)
         snprintf(self->name, sizeof self->name, "%s", plan.options.name);
     else

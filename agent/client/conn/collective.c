@@ -143,10 +143,8 @@ rp_reduce *rp_reduce_join(rp_client *client, const char *group, int64_t timeout_
     if (client_check_name("group's name", group, err) != RP_OK)
         return NULL;
     rp_reduce *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory to join group '%s'", group);
-        return NULL;
-    }
+    if (!self)
+        return err_null(err, RP_NO_MEMORY, "no memory to join group '%s'", group);
     self->conn = client_conn(client);
     strcpy(self->group, group);
     rng_system(&self->member, sizeof self->member);

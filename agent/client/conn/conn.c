@@ -1274,10 +1274,8 @@ static void on_ticket_reply(void *ctx, struct conn_reply *reply)
 struct conn_ticket *conn_ticket_new(struct conn *conn, const struct conn_message *message, rp_error *err)
 {
     struct conn_ticket *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for a request");
-        return NULL;
-    }
+    if (!self)
+        return err_null(err, RP_NO_MEMORY, "no memory for a request");
     self->conn = conn;
     self->refs = 2;
     self->id = conn_try_send(conn, message, on_ticket_reply, self);

@@ -285,10 +285,8 @@ static void *link_new(size_t bytes, rp_client *client, const char *name, rp_erro
     if (client_check_name("name", name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
         return NULL;
     struct link *self = calloc(1, bytes);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for the slot '%s'", name);
-        return NULL;
-    }
+    if (!self)
+        return err_null(err, RP_NO_MEMORY, "no memory for the slot '%s'", name);
     self->client = client;
     strcpy(self->name, name);
     pthread_mutex_init(&self->lock, NULL);

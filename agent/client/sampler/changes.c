@@ -130,8 +130,7 @@ static rp_updater *updater_make(rp_client *client, const char *table, uint32_t b
         return self;
     if (self)
         updater_unref(self);
-    err_set(err, RP_NO_MEMORY, "no memory for changes of table '%s'", table);
-    return NULL;
+    return err_null(err, RP_NO_MEMORY, "no memory for changes of table '%s'", table);
 }
 
 /* Checks the client and the table; *max is the largest number of keys in one request. */
@@ -444,10 +443,8 @@ rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_update
     if (client_copy_options(&checked, sizeof checked, options, "rp_updater_options", err) != RP_OK ||
         check(client, table, &max, err) != RP_OK)
         return NULL;
-    if (checked.batch > max) {
-        err_set(err, RP_INVALID_ARGUMENT, "batch is %u; it may be 1 to %u here", checked.batch, max);
-        return NULL;
-    }
+    if (checked.batch > max)
+        return err_null(err, RP_INVALID_ARGUMENT, "batch is %u; it may be 1 to %u here", checked.batch, max);
     uint32_t batch = checked.batch ? checked.batch : max < DEFAULT_BATCH ? max : DEFAULT_BATCH;
     uint32_t in_flight = checked.in_flight ? checked.in_flight : DEFAULT_IN_FLIGHT;
     rp_updater *self = updater_make(client, table, batch, in_flight, max, err);

@@ -1001,10 +1001,8 @@ rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sample
 rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_sampler_options *options, rp_error *err)
 {
     rp_sampler_options checked = {0};
-    if (n == 0 || n > MAX_SOURCES) {
-        err_set(err, RP_INVALID_ARGUMENT, "a sampler has 1 to %u sources, not %u", MAX_SOURCES, n);
-        return NULL;
-    }
+    if (n == 0 || n > MAX_SOURCES)
+        return err_null(err, RP_INVALID_ARGUMENT, "a sampler has 1 to %u sources, not %u", MAX_SOURCES, n);
     uint32_t unit = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct conn *conn = client_conn(sources[i].client);
@@ -1012,20 +1010,17 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
         if (conn_check_process(conn, err) != RP_OK ||
             read_options(conn, sources[i].table, options, &checked, &unit, err) != RP_OK)
             return NULL;
-        if (before && before != unit) {
-            err_set(err, RP_INVALID_ARGUMENT,
-                    "table '%.64s' has groups of %u items, and another source of %u (1: none): all must be alike",
-                    sources[i].table, unit, before);
-            return NULL;
-        }
+        if (before && before != unit)
+            return err_null(
+                err, RP_INVALID_ARGUMENT,
+                "table '%.64s' has groups of %u items, and another source of %u (1: none): all must be alike",
+                sources[i].table, unit, before);
     }
     if (check_sources(sources, n, err) != RP_OK)
         return NULL;
     rp_sampler *self = calloc(1, sizeof *self);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for a sampler");
-        return NULL;
-    }
+    if (!self)
+        return err_null(err, RP_NO_MEMORY, "no memory for a sampler");
     pthread_mutexattr_t attr; /* many threads hold the lock, each for less than a wake-up takes */
     pthread_mutexattr_init(&attr);
     pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);

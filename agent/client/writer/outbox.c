@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/client/conn/wait.h"
-#include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/trace.h"
 
@@ -1045,7 +1043,7 @@ void outbox_forget(struct outbox *self, bool left)
                  self->doubt == RP_DOUBT_RESEND ? "resend" : "report");
     /* From now on the remaining messages of this session only store chunks. */
     struct message *message;
-    TAILQ_FOREACH(message, &self->kept, link) {
+    TAILQ_FOREACH (message, &self->kept, link) {
         message->session = 0;
     }
     TAILQ_INIT(&self->kept);

@@ -947,10 +947,8 @@ static struct shard *shard_new(rp_writer *writer, struct conn *conn, const rp_co
                                const rp_writer_options *options, rp_error *err)
 {
     struct shard *self = aligned_alloc(CACHE_LINE, (sizeof *self + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for a writer");
-        return NULL;
-    }
+    if (!self)
+        return err_null(err, RP_NO_MEMORY, "no memory for a writer");
     memset(self, 0, sizeof *self);
     self->writer = writer;
     self->conn = conn;
@@ -1093,10 +1091,8 @@ rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n
         return NULL;
     uint32_t n = client_shards(client);
     rp_writer *self = calloc(1, sizeof *self + n * sizeof *self->shards);
-    if (!self) {
-        err_set(err, RP_NO_MEMORY, "no memory for a writer");
-        return NULL;
-    }
+    if (!self)
+        return err_null(err, RP_NO_MEMORY, "no memory for a writer");
     pthread_mutex_init(&self->news.mutex, NULL);
     pthread_cond_init(&self->news.moved, NULL);
     uint64_t seed;

@@ -47,7 +47,7 @@ static void unblock(struct room *self)
 {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &self->before), 0);
     struct broker *broker = self->embed.broker;
-    wait_until((broker_turn(broker, 0), !broker->peers.commit.first && !broker->stream->trouble[0]));
+    wait_until((broker_turn(broker, 0), STAILQ_EMPTY(&broker->peers.commit.parked) && !broker->stream->trouble[0]));
     assert_false(broker->sessions.ingest_held);
 }
 
