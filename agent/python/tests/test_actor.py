@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import BUILD, beside, in_child, rss_bytes, run_threads
+from conftest import BUILD, beside, in_child, rss_bytes, run_threads, served
 from replaybus import spaces, weights
 from test_adapter import Dict
 
@@ -397,13 +397,8 @@ def test_wrong_arguments(broker):
     refuse(replaybus.Error, "nowhere.yaml", "/nowhere.yaml")
     with pytest.raises(replaybus.Unavailable):
         replaybus.Actor("tcp://127.0.0.1:9", run_config(), timeout=0.2)
-
-
-def test_items_that_the_broker_refuses(broker):
-    strict = replaybus.Table("replay", signature={"x": ["float32", 1]})
-    with replaybus.Server([strict]) as server:
-        with pytest.raises(replaybus.Error, match="replay"):
-            replaybus.Actor(server.endpoint, run_config(), wait=False)
+    with served(replaybus.Table("replay", signature={"x": ["float32", 1]})) as strict, pytest.raises(replaybus.Error, match="replay"):
+        replaybus.Actor(strict.endpoint, run_config(), wait=False)
 
 
 FULL = replaybus.Table.queue("replay", 10)

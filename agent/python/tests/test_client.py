@@ -36,12 +36,6 @@ def test_params(client):
         assert fresh.params["policy"].data == b""
 
 
-def test_counters(client):
-    counter = client.counter("steps")
-    before = counter.value
-    assert counter.add(5) == before + 5 and counter.add(-2) == before + 3 and counter.read() == before + 3
-
-
 def test_info(client):
     info = client.info()
     assert [table["name"] for table in info["tables"]] == client.tables
@@ -139,6 +133,7 @@ def test_server_keeps_its_data(tmp_path, mode):
             with client.writer() as writer:
                 writer.append(1.0)
                 writer.item("t")
+        assert mode == "thread" or server.process.poll() == 0
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -175,13 +170,6 @@ def test_server_says_what_is_wrong():
             replaybus.Server([replaybus.Table("t", remover="lru")], mode=mode)
     with pytest.raises(replaybus.InvalidArgument, match="mode"):
         replaybus.Server([replaybus.Table("t")], mode="quantum")
-
-
-def test_server_options():
-    with replaybus.Server([replaybus.Table("t")], config={"memory_limit": "64MiB"}) as server:
-        assert int(server.client().info()["server"]["memory_limit"]) == 64 << 20
-        assert server.process.poll() is None
-    assert server.process.poll() == 0
 
 
 @pytest.mark.parametrize("cls", replaybus.errors.BY_STATUS[1:], ids=lambda cls: cls.__name__)

@@ -125,15 +125,6 @@ def test_a_broker_ends_in_order_with_a_program_that_is_killed(tmp_path, shards, 
         assert client.info("t")["tables"][0]["size"] == 1
 
 
-def test_exception_inside_a_block(client):
-    with pytest.raises(ZeroDivisionError):
-        with client.writer() as writer:
-            writer.append({"x": 1.0})
-            writer.item("ratio")
-            1 / 0
-    assert writer.closed
-
-
 @pytest.fixture
 def quick_switches():
     """Threads take turns a thousand times as often as usual."""

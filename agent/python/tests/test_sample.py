@@ -13,12 +13,6 @@ def address(array):
     return array.__array_interface__["data"][0]
 
 
-def test_iteration_ends_after_max_samples(client):
-    fill(client)
-    sizes = [len(batch) for batch in client.sampler("replay", 32, max_samples=100)]
-    assert sum(sizes) == 100
-
-
 def test_iteration_ends_on_time_out(client):
     fill(client, "queue", 10)
     with client.sampler("queue", 4, timeout=0.2) as sampler:
@@ -26,14 +20,6 @@ def test_iteration_ends_on_time_out(client):
         with pytest.raises(replaybus.EndOfStream):
             sampler.next(1)
         assert list(sampler) == []
-
-
-def test_next_has_a_deadline(client):
-    with client.sampler("needs", 4) as sampler:
-        with pytest.raises(replaybus.DeadlineExceeded, match="1000000|needs"):
-            sampler.next(0.3)
-        with pytest.raises(TimeoutError):
-            sampler.next(0)
 
 
 def test_arrays_share_memory(client):
@@ -113,17 +99,6 @@ def test_arrays_of_a_batch(client):
         assert sampler.stats()["items"] == 50
 
 
-def test_items_of_different_lengths(client):
-    with client.writer(keep_alive=5) as writer:
-        for t in range(1, 6):
-            writer.append({"x": float(t)})
-            writer.item("queue", 1.0, t)
-    with client.sampler("queue", 5) as sampler:
-        batch = sampler.next(60)
-    assert batch.lengths["x"].tolist() == [1, 2, 3, 4, 5]
-    assert batch.data["x"][2].tolist() == [1, 2, 3, 0, 0]
-
-
 @pytest.mark.parametrize("shards", [1, 2])
 def test_items_of_different_fields(caplog, shards):
     with served(replaybus.Table("t"), shards=shards) as client:
@@ -140,13 +115,10 @@ def test_items_of_different_fields(caplog, shards):
 
 
 def test_wrong_options(client):
-    for arguments, error in ((("reply",), replaybus.NotFound), (("replay", 0), replaybus.InvalidArgument)):
+    for options, error in (({"table": "reply"}, replaybus.NotFound), ({"batch_size": 0}, replaybus.InvalidArgument),
+                           ({"timeout": -1}, ValueError), ({"in_flight": 100_000}, replaybus.InvalidArgument)):
         with pytest.raises(error):
-            client.sampler(*arguments)
-    with pytest.raises(ValueError):
-        client.sampler("replay", timeout=-1)
-    with pytest.raises(replaybus.InvalidArgument):
-        client.sampler("replay", in_flight=100_000)
+            client.sampler(**{"table": "replay", **options})
 
 
 def test_updater(client):

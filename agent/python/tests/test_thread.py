@@ -21,17 +21,6 @@ def write(client, n):
             writer.item("t")
 
 
-def test_server_in_a_thread():
-    with replaybus.Server([replaybus.Table("t")], mode="thread") as server, server.client() as client:
-        assert server.process is None and server.endpoint.startswith("tcp://127.0.0.1:")
-        write(client, 100)
-        with client.sampler("t", 50, max_samples=100) as sampler:
-            assert sum(len(batch) for batch in sampler) == 100
-    server.stop()
-    with pytest.raises(replaybus.Unavailable):
-        replaybus.Client(server.endpoint, timeout=0.1).info()
-
-
 def test_several_servers_and_garbage_collection():
     servers = [replaybus.Server([replaybus.Table("t")], mode="thread") for _ in range(3)]
     for i, server in enumerate(servers):
