@@ -3,8 +3,6 @@
 An environment needs observation_space, action_space, reset() and step(). The spaces may be gymnasium's, or any class with the
 same name and attributes, as here.
 """
-from __future__ import annotations
-
 import math
 import random
 

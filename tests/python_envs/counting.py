@@ -3,8 +3,6 @@
 An episode has LENGTH steps with reward 1; its observations hold the number of steps. make(kind) makes one of them; the kinds that
 fail do so in the episode and the step that their options name.
 """
-from __future__ import annotations
-
 import collections
 import time
 

@@ -1,6 +1,4 @@
 """``./dev bench python``: the goals of the package, each round with the C library in turn."""
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import sys

@@ -1,6 +1,4 @@
 """Actors in Python: CartPole from replaybus.envs, the C network and the C adders, one environment and many in one call."""
-from __future__ import annotations
-
 import json
 import os
 import resource

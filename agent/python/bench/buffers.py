@@ -3,8 +3,6 @@
 CPU time: of the calling thread, and of all threads of the process. The two buffers take turns. Before a sample, the program does
 something else, as a learner does: a caller that would have to wait helps to make the batch.
 """
-from __future__ import annotations
-
 import time
 from typing import Any, Callable, NamedTuple
 

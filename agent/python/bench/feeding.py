@@ -3,8 +3,6 @@
 References in the same run: rows gathered out of one array and copied without a broker, and the learner with the same batch again and
 again. On the CPU the same code runs, with small batches: its figures mean little.
 """
-from __future__ import annotations
-
 import argparse
 import collections
 import time

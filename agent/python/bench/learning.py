@@ -1,6 +1,4 @@
 """Whole programs: a learner in PyTorch under replay-launch."""
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,6 +1,4 @@
 """The loops that are measured: writing and sampling, in Python and (loop.c) in C, against one broker."""
-from __future__ import annotations
-
 import ctypes
 import os
 import time

@@ -1,6 +1,4 @@
 """Figures as text or as JSON, in the form of replay-bench."""
-from __future__ import annotations
-
 import json
 import statistics
 from dataclasses import dataclass, field

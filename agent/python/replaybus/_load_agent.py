@@ -2,8 +2,6 @@
 
 Only replaybus.envs and replaybus.actor use it, so that "import replaybus" loads neither of these libraries.
 """
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,6 +1,4 @@
 """A replay buffer for programs that keep one in their own memory: the calls that they know, with a broker behind them."""
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -1,6 +1,4 @@
 """A connection to a broker, and the questions that it answers."""
-from __future__ import annotations
-
 import contextlib
 import json
 import os

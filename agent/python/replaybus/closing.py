@@ -1,6 +1,4 @@
 """Objects with ``close``, for ``with`` blocks."""
-from __future__ import annotations
-
 import contextlib
 from typing import Any, TypeVar
 

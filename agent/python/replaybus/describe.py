@@ -3,8 +3,6 @@ environment.spec in a run's file. replay-launch runs it once for each run.
 
 It makes the environment, resets it and takes some random steps, so that mistakes show before anything starts.
 """
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

@@ -16,8 +16,6 @@ Many environments in one call, as arrays whose first dimension counts environmen
 ...     observations.shape, float(rewards.sum())
 ((16, 4), 16.0)
 """
-from __future__ import annotations
-
 import secrets
 import sys
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union

@@ -6,8 +6,6 @@ True
 >>> replaybus.NotFound("there is no table 'reply'").status
 2
 """
-from __future__ import annotations
-
 from . import _core
 
 

@@ -4,8 +4,6 @@
 >>> replaybus.log_level("error")  # debug, info, warn, error or off; warn at the start
 >>> replaybus.log_level("warn")
 """
-from __future__ import annotations
-
 import logging
 import re
 from types import ModuleType

@@ -8,8 +8,6 @@ list, ``<Step>reward`` a field of the named tuple Step. A structure that is one 
 >>> pack(node_of_names(("obs/x", "obs/y", "pair/(0)", "pair/(1)")), [1, 2, 3, 4])
 {'obs': {'x': 1, 'y': 2}, 'pair': (3, 4)}
 """
-from __future__ import annotations
-
 import collections
 import operator
 import re

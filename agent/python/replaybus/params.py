@@ -1,6 +1,4 @@
 """Named, versioned values at the broker, counters, and the sum over parallel learners."""
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Union
 
 import numpy as np

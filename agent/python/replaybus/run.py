@@ -20,8 +20,6 @@ work with any broker.
 10
 >>> server.stop()
 """
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,6 +1,4 @@
 """Sampling: batches of items, as arrays that share the memory of the library."""
-from __future__ import annotations
-
 import contextlib
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Union
 

@@ -1,6 +1,4 @@
 """A broker's files without a broker: what ``replaybus.open`` gives. ``replay-ctl checkpoint`` reads them and never writes there."""
-from __future__ import annotations
-
 import json
 import os
 import subprocess

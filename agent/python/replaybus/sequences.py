@@ -1,6 +1,4 @@
 """Sequences of steps for recurrent agents: items that overlap, share their steps, and never cross the end of an episode."""
-from __future__ import annotations
-
 from typing import Any, Optional, Sequence
 
 import numpy as np

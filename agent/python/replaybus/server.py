@@ -1,6 +1,4 @@
 """A broker of one's own, as a process or on threads of this one."""
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -2,8 +2,6 @@
 
 The program is replay-single with the same options and results. It calls the environment through replaybus.adapter.
 """
-from __future__ import annotations
-
 import sys
 
 from ._load_agent import _agent

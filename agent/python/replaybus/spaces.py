@@ -7,8 +7,6 @@
 >>> box.contains(box.sample())
 True
 """
-from __future__ import annotations
-
 import sys
 from typing import Any, Optional, Sequence, Union
 

@@ -12,8 +12,6 @@ and the evaluator would begin anew. ``normalize(env)`` in the callable of a run'
 >>> shared.scale(np.array([1.0, 30.0]))
 array([0., 1.], dtype=float32)
 """
-from __future__ import annotations
-
 import collections
 import contextlib
 import itertools

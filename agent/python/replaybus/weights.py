@@ -7,8 +7,6 @@
 >>> decode(block)["q/layer0/weight"].shape
 (4, 2)
 """
-from __future__ import annotations
-
 import os
 from typing import Any, Mapping, Union
 

@@ -1,6 +1,4 @@
 """Writing: steps go into a stream, and items refer to slices of its recent steps."""
-from __future__ import annotations
-
 import contextlib
 import importlib
 import threading

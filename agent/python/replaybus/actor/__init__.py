@@ -14,8 +14,6 @@
 ...         actor.steps
 5
 """
-from __future__ import annotations
-
 import json
 import os
 from typing import Any, Mapping, Optional, Sequence, Union

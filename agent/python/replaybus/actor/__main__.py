@@ -3,8 +3,6 @@
 The program is replay-actor with the same options, logs, reports and exit statuses. It calls the environment through
 replaybus.adapter.
 """
-from __future__ import annotations
-
 import argparse
 import os
 import sys

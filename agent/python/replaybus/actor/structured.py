@@ -3,8 +3,6 @@
 They become what the network sees in the same way as in a run whose environment is in Python (docs/GUIDE.md), so that learners
 can be told so by the run's file.
 """
-from __future__ import annotations
-
 from typing import Any, Optional
 
 import numpy as np

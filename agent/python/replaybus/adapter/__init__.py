@@ -1,7 +1,5 @@
 """Environments in Python for the C actors: any object with Gymnasium's interface. Needs numpy, and neither gymnasium nor the
 extensions of this package."""
-from __future__ import annotations
-
 import traceback
 from typing import Mapping
 

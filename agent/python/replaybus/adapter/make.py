@@ -1,6 +1,4 @@
 """Makes an environment from what a run's file says: a callable of the user, or an id of gymnasium."""
-from __future__ import annotations
-
 import difflib
 import importlib
 from typing import Any, Callable, Mapping

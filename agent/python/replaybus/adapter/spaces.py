@@ -3,8 +3,6 @@
 An observation becomes one array of float32 or uint8, and an action one whole number or a vector of float32. Spaces are recognised
 by their names and attributes, so that gymnasium, gym and classes that only look like theirs all do.
 """
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any, Callable

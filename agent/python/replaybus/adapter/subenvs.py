@@ -3,8 +3,6 @@
 The program owns memory for actions and observations; a subenv is one environment of it. A subenv's step returns (reward, terminal,
 truncated) and writes the observation into the memory.
 """
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -3,8 +3,6 @@
 After the end of an episode a vector environment begins the next one by itself, in one of three ways (metadata["autoreset_mode"]):
 in the same step, whose info has the last observation; in the next step, which ignores the action; or only when it is asked to.
 """
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -8,8 +8,6 @@
 ...     data.load(client, path, "replay", n_step=2), data.save(client, path, "replay").items
 (Counts(steps=4, episodes=2, items=6, dropped=0), 6)
 """
-from __future__ import annotations
-
 import os
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 

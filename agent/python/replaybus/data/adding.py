@@ -1,6 +1,4 @@
 """Rows of a file become items, as the adders of actors make them (docs/GUIDE.md): transitions over n steps, sequences, episodes."""
-from __future__ import annotations
-
 import collections
 from typing import Any, Iterable, NamedTuple, Optional
 

@@ -4,8 +4,6 @@ npz and HDF5 have a group ``episode_N`` for each episode, with ``observations`` 
 ``terminations``, ``truncations``; or the same arrays over all episodes, at the top. CSV and JSON lines have a row for each step and
 one with the last observation alone. Files are read in blocks and never as a whole.
 """
-from __future__ import annotations
-
 import contextlib
 import csv
 import importlib

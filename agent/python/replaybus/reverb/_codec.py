@@ -8,8 +8,6 @@ A string travels as uint8 with its length in front. The field's name ends in wha
 >>> decode(value.suffix, value.array)
 array([b'ab', b'c'], dtype=object)
 """
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Sequence
 
 import numpy as np

@@ -1,6 +1,4 @@
 """What the two datasets share: options, iteration and batches."""
-from __future__ import annotations
-
 import itertools
 from typing import Any, Callable, Iterator, Optional
 

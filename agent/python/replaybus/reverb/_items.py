@@ -1,6 +1,4 @@
 """Items whose rows are given as arrays, rather than as slices of the steps of a stream."""
-from __future__ import annotations
-
 import collections
 from typing import Any, NamedTuple, Optional, Sequence
 

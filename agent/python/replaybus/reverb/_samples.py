@@ -1,6 +1,4 @@
 """Batches of the broker as Reverb's samples."""
-from __future__ import annotations
-
 from typing import Any, Iterator, NamedTuple, Optional
 
 import numpy as np

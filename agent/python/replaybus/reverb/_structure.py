@@ -9,8 +9,6 @@ tuples and lists may be empty: they have no values, and items do not store them.
 >>> names(node)
 ('a', 'b/[0]', 'b/[1]')
 """
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping

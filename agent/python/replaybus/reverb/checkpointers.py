@@ -1,6 +1,4 @@
 """Where a server keeps its checkpoints."""
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

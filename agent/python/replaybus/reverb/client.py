@@ -1,6 +1,4 @@
 """A connection to a server: inserting, sampling, changing priorities, and looking."""
-from __future__ import annotations
-
 import os
 import threading
 from typing import Any, Generator, Mapping, Optional, Sequence, Union

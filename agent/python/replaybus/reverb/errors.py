@@ -3,8 +3,6 @@
 >>> issubclass(DeadlineExceededError, ReverbError) and issubclass(DeadlineExceededError, TimeoutError)
 True
 """
-from __future__ import annotations
-
 from typing import Any
 
 from .. import errors as native

@@ -5,8 +5,6 @@ Prioritized(priority_exponent=0.6)
 >>> Fifo().config
 {'kind': 'fifo'}
 """
-from __future__ import annotations
-
 import math
 
 

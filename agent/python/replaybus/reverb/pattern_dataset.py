@@ -7,8 +7,6 @@
 >>> [(int(item["before"]), int(item["now"])) for item in PatternDataset(steps, [rule], True, lambda step: step["last"])]
 [(0, 1), (2, 3)]
 """
-from __future__ import annotations
-
 import collections
 from typing import Any, Callable, Iterable, Iterator, Sequence
 

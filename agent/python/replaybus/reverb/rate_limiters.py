@@ -6,8 +6,6 @@ min_size_to_sample or the cursor would fall below min_diff; inserts wait while t
 >>> SampleToInsertRatio(samples_per_insert=4, min_size_to_sample=10, error_buffer=20)
 RateLimiter(samples_per_insert=4.0, min_size_to_sample=10, min_diff=20.0, max_diff=60.0)
 """
-from __future__ import annotations
-
 import math
 import sys
 from typing import Sequence, Union

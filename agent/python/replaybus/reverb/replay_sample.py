@@ -1,6 +1,4 @@
 """What sampling returns."""
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Sequence
 
 

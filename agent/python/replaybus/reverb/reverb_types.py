@@ -5,8 +5,6 @@ TensorSpec(shape=(None, 3), dtype=float32, name=None)
 >>> options_of({"kind": "prioritized", "exponent": 0.6}).prioritized.priority_exponent
 0.6
 """
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, Mapping, NamedTuple, Optional

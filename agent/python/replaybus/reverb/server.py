@@ -1,6 +1,4 @@
 """Tables, and the broker that holds them."""
-from __future__ import annotations
-
 import dataclasses
 import glob
 import os

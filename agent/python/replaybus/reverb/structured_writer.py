@@ -6,8 +6,6 @@
 >>> config.rows
 2
 """
-from __future__ import annotations
-
 import dataclasses
 import operator
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union

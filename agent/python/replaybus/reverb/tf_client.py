@@ -1,6 +1,4 @@
 """TFClient needs TensorFlow: the name exists, so that programs can import it, and says what to use instead."""
-from __future__ import annotations
-
 from typing import Any
 
 from .errors import needs_tensorflow

@@ -1,6 +1,4 @@
 """The timesteps of the items of a table, as an iterator."""
-from __future__ import annotations
-
 from typing import Iterator, Optional
 
 from ._dataset import Dataset

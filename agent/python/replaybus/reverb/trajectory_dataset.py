@@ -1,6 +1,4 @@
 """Whole items of a table, as an iterator."""
-from __future__ import annotations
-
 from typing import Iterator, Sequence
 
 import numpy as np

@@ -1,6 +1,4 @@
 """The writer of trajectories: steps with any structure, their history, and items that are selections of its values."""
-from __future__ import annotations
-
 import collections
 import contextlib
 import math

@@ -1,6 +1,4 @@
 """The older writer: items are the last steps with all of their values."""
-from __future__ import annotations
-
 from typing import Any, Optional
 
 import numpy as np

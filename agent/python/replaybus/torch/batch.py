@@ -1,6 +1,4 @@
 """A batch of items as tensors."""
-from __future__ import annotations
-
 from typing import Any, Optional, Union
 
 import numpy as np

@@ -1,6 +1,4 @@
 """The replay buffer with tensors in its batches."""
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ A batch is one block of memory. It goes to the device by one copy on a stream of
 consumer's thread queues these copies: with each batch that it takes, those of the next ones. A thread of its own would compete with
 the consumer for the interpreter, and would have nothing to wait for: the library gets batches ahead on its own threads.
 """
-from __future__ import annotations
-
 import collections
 import contextlib
 import os

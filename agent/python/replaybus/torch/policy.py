@@ -5,8 +5,6 @@ the order in which its layers were registered: ``nn.Sequential(nn.Linear(4, 64),
 Its activation must be that of the run's file (agent.activation); a convolution is followed by ReLU. The layers of a dueling head
 are the attributes ``value`` and ``advantage``.
 """
-from __future__ import annotations
-
 import io
 import json
 from typing import Any, Iterator, Mapping

@@ -13,8 +13,6 @@ The ranks talk over connections of their own, because a collective of torch.dist
 deadlines nor signals nor ``close`` would be noticed. Rank 0 says through the broker where it is, with a secret; who may read that
 parameter slot may take part. The connections are not encrypted.
 """
-from __future__ import annotations
-
 import contextlib
 import json
 import os

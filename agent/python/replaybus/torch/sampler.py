@@ -1,6 +1,4 @@
 """Sampling tensors: an iterator, and a dataset for torch's DataLoader."""
-from __future__ import annotations
-
 import os
 from typing import Any, Iterator, Optional, Sequence, Union
 

@@ -5,8 +5,6 @@ say who takes part, at which step, and with which parameters. A learner that sta
 rules of agent/run/group.h: it takes networks and optimisers from the others. These numbers always go through the broker. The gradient
 does so too, or goes through torch.distributed ("gloo", or "nccl" if each learner has a GPU).
 """
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

@@ -1,6 +1,4 @@
 """Priorities that a device computes, sent without waiting for it."""
-from __future__ import annotations
-
 import collections
 import math
 from typing import Any, Optional
