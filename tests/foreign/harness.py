@@ -151,15 +151,14 @@ def contains(text, *parts):
 
 
 def eventually(condition, timeout=10.0, what="condition"):
-    """Waits for something that another process does, for LEAST seconds or longer."""
+    """Waits for something that another process does, for LEAST seconds or longer. what: for the message; or a function that makes it."""
     timeout = max(timeout, LEAST)
     end = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if value:
-            return value
-        check(time.monotonic() < end, what, "did not come true within", timeout, "s")
+    while not (value := condition()):
+        if time.monotonic() >= end:
+            raise AssertionError("%s did not come true within %s s" % (what() if callable(what) else what, timeout))
         time.sleep(0.01)
+    return value
 
 
 def json_lines(path):

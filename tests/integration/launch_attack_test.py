@@ -10,8 +10,7 @@ import signal
 import termios
 import time
 
-from launches import ENDLESS, PATIENCE, SLOW, Place, check, equal, eventually, sets
-from launch_scripts import STUBBORN, foreign
+from launches import ENDLESS, PATIENCE, SLOW, STUBBORN, Place, check, equal, eventually, foreign, sets
 import harness
 from harness import contains, free_ports, kill, state_of
 

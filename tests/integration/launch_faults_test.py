@@ -5,8 +5,7 @@ import pathlib
 import signal
 import time
 
-from launches import CONFIG, PATIENCE, SLOW, Place, check, equal, sets
-from launch_scripts import STUBBORN, counted, foreign
+from launches import CONFIG, PATIENCE, SLOW, STUBBORN, Place, check, counted, equal, foreign, sets
 from harness import contains
 
 FOREIGN_FOLDER = pathlib.Path(__file__).resolve().parents[1] / "foreign"

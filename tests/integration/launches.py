@@ -10,7 +10,7 @@ import tempfile
 import uuid
 
 from harness import json_lines, kill
-from runs import PATIENCE, SLOW, Program, check, equal, eventually, program
+from runs import PATIENCE, SLOW, Program, check, equal, eventually, program  # some are for the tests that import them from here
 
 CONFIG = """
 name: small
@@ -35,6 +35,17 @@ AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: aut
     .replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 4ms}")
 # A run that goes on until it is stopped, and leaves the processors to others.
 ENDLESS = ("stop.steps=0", "environment.delay=4ms")
+# Actors and learners that are small scripts: nothing but a broker takes part.
+FOREIGN = CONFIG.replace("actors: {count: 2, epsilon: 0.4}", "actors: {count: COUNT, command: [ACTOR, \"{index}\"]}") \
+    .replace("learners: {count: 1, save_every: 200ms}", "learners: {count: 1, command: [sleep, \"1000\"]}") \
+    .replace("evaluator: {episodes: 2, every: 1000}", "evaluator: {episodes: 0}").replace("3000", "0")
+# Says so once it does not mind SIGTERM, and starts a child like that.
+STUBBORN = """#!/bin/sh
+trap '' TERM
+( trap '' TERM; echo child; while :; do sleep 0.1; done ) &
+echo stubborn
+while :; do sleep 0.1; done
+"""
 
 
 def sets(*values):
@@ -201,5 +212,20 @@ class Place:
         eventually(lambda: not self.left(), seconds, "the end of all processes")
 
 
-__all__ = ["AUTO", "CONFIG", "ENDLESS", "PATIENCE", "SLOW", "Launcher", "Place", "check", "equal", "eventually", "program",
-           "sets"]
+def foreign(actor, count=1):
+    """A place whose actors are this script."""
+    place = Place()
+    path = place.write("actor.sh", actor)
+    place.config.write_text(FOREIGN.replace("ACTOR", path).replace("COUNT", str(count)))
+    return place
+
+
+def counted(launcher, add=0):
+    """Environment steps that were claimed, as the broker has them. What is added counts as taken, too."""
+    from service import Service  # for the tests that speak the protocol only
+    service = Service(launcher.endpoints()["service"])
+    try:
+        service.counter("environment_steps_taken", add)
+        return service.counter("environment_steps", add)
+    finally:
+        service.close()

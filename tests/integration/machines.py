@@ -234,10 +234,7 @@ class Machine:
         return list(self.commands().values()) + files
 
     def nothing_left(self, seconds=PATIENCE):
-        try:
-            eventually(lambda: not self.left(), seconds)
-        except AssertionError:
-            raise AssertionError("left on %s: %s" % (self.name, self.left())) from None
+        eventually(lambda: not self.left(), seconds, lambda: "the end of what is left on %s, %s," % (self.name, self.left()))
 
     def cache(self):
         return self.base / "root" / ".cache" / "replay" / "programs"

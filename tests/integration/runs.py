@@ -175,6 +175,3 @@ class Run:
         before = self.last(process, name)
         return eventually(lambda: self.last(process, name) >= before + more and self.last(process, name), PATIENCE,
                           "%s of %s, which was %s," % (name, process, before))
-
-
-__all__ = ["PATIENCE", "RATIO", "SLOW", "Process", "Program", "Run", "check", "configuration", "equal", "eventually", "program"]

@@ -9,16 +9,11 @@ import subprocess
 import sys
 import time
 
-from keyrings import SANITIZED, KeyBroker, KeyWorld, Stranger  # Stranger: for the processes of FLOOD
+from keyrings import SANITIZED, KeyBroker, Stranger  # Stranger: for the processes of FLOOD
+from keyrings import KeyWorld as World
 from harness import check, equal, eventually, resident
 
 HANDSHAKES = 2000 if SANITIZED else 10000
-
-
-class World(KeyWorld):
-    def __init__(self):
-        super().__init__()
-        self.actor = self.broker.new("actor", "actor")
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00"
@@ -99,7 +94,7 @@ while True:
 
     def __init__(self, world):
         self.process = subprocess.Popen(
-            ["/usr/bin/python3", "-B", "-c", self.CODE, ":".join(sys.path), str(world.actor.path),
+            ["/usr/bin/python3", "-B", "-c", self.CODE, ":".join(sys.path), str(world.broker.new("actor", "actor").path),
              world.endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         equal(self.process.stdout.readline().strip(), "ready")
 

@@ -146,6 +146,3 @@ class Cluster:
     def used(self, partition):
         """Processors of running jobs in a partition."""
         return sum(int(n) for n in self.call("squeue", "-h", "-p", partition, "-t", "R", "-o", "%C").split())
-
-
-__all__ = ["Cluster", "skip_without_slurm"]

@@ -1,5 +1,6 @@
 """Each thing that can hold a run back, brought about for real, and the cause that the page, the view and status.json name."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -37,25 +38,18 @@ class Watched:
         return json.loads(text)["verdict"]
 
     def await_cause(self, cause, blocked):
-        seen = []
-
         def named():
-            seen.append(self.verdict())
-            return seen[-1]["cause"] == cause
-        try:
-            eventually(named, 2 * PATIENCE, "the cause " + cause)
-        except AssertionError as error:
-            raise AssertionError("%s; the last verdict was %s" % (error, seen[-1])) from None
-        check(seen[-1]["blocked"] == blocked, "blocked is", seen[-1])
-        print("      %s: %s %s" % (cause, seen[-1]["text"], seen[-1]["advice"]))
+            verdict = self.verdict()
+            return verdict["cause"] == cause and verdict
+        verdict = eventually(named, 2 * PATIENCE, lambda: "the cause %s instead of %s" % (cause, self.verdict()))
+        equal(verdict["blocked"], blocked, verdict)
+        print("      %s: %s %s" % (cause, verdict["text"], verdict["advice"]))
 
     def later(self, work):
         """Runs in a thread what waits until the broker ends."""
         def guarded():
-            try:
+            with contextlib.suppress(replaybus.Error):
                 work()
-            except replaybus.Error:
-                pass
         self.threads.append(threading.Thread(target=guarded, daemon=True))
         self.threads[-1].start()
 
