@@ -177,12 +177,21 @@ def children(pid):
     return found
 
 
+def everybody():
+    """All processes: [pid]."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def proc(pid, file):
+    """What a file of /proc says of a process; b"": it is gone, or it is not ours."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path("/proc/%d/%s" % (pid, file)).read_bytes()
+    return b""
+
+
 def state_of(pid):
     """(name, state, parent); Z is the state of a process that has ended, also of one that is gone."""
-    try:
-        text = pathlib.Path("/proc/%d/stat" % pid).read_text()
-    except OSError:
-        return "", "Z", 0
+    text = proc(pid, "stat").decode() or "() Z 0"
     rest = text[text.rindex(")") + 1:].split()
     return text[text.index("(") + 1:text.rindex(")")], rest[0], int(rest[1])
 

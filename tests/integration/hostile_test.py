@@ -171,7 +171,6 @@ def write_and_leave(world, name):
 
 
 def set_fields(header, fields):
-    """Sets members of a message."""
     for name, value in fields.items():
         if isinstance(value, list):
             getattr(header, name)[:] = value

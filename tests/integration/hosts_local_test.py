@@ -3,14 +3,13 @@ run's folder, what a dead node agent, a dead launcher and a host that never answ
 
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal
 import stat
 
 from launches import AUTO, CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, sets
-from harness import contains, ctl, kill, state_of
+from harness import contains, ctl, kill, proc, state_of
 
 # Ends at once, while actors and learners that take their last steps together need seconds.
 BRIEF = ("stop.steps=0", "stop.learner_steps=200", "evaluator.episodes=0")
@@ -36,12 +35,7 @@ class Hosts(Place):
     def processes(self, name):
         """(pid, words of its command line) of what runs on a host."""
         mine = ("TMPDIR=" + str(self.base / name)).encode()
-        for pid in self.left():
-            try:
-                if mine in pathlib.Path("/proc/%d/environ" % pid).read_bytes().split(b"\0"):
-                    yield pid, pathlib.Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")
-            except OSError:
-                continue
+        return [(pid, proc(pid, "cmdline").split(b"\0")) for pid in self.left() if mine in proc(pid, "environ").split(b"\0")]
 
     def agents(self, name):
         """Node agents of a host, without the guards that they are the parents of: [pid]."""
@@ -49,7 +43,6 @@ class Hosts(Place):
         return [pid for pid in nodes if state_of(pid)[2] not in nodes]
 
     def workers(self, name, program=b"replay-actor"):
-        """Processes of a program on a host: [pid]."""
         return [pid for pid, words in self.processes(name) if words[0].endswith(program)]
 
     def kill(self, name):

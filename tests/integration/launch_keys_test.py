@@ -4,13 +4,12 @@ The broker listens on loopback with security.mode curve, which is what auto mean
 
 import json
 import os
-import pathlib
 import re
 import signal
 import stat
-import subprocess
 
-from launches import Place, check, equal, program, sets
+import harness
+from launches import Place, check, equal, sets
 
 CONFIG = """
 name: keys
@@ -28,9 +27,9 @@ stop: {steps: %d}
 def ctl(*words, key=None, status=0):
     env = {name: value for name, value in os.environ.items() if name != "REPLAY_KEY_FILE"}
     env.update({"REPLAY_KEY_FILE": str(key)} if key else {})
-    done = subprocess.run([program("ctl"), *map(str, words)], env=env, capture_output=True, text=True, timeout=120)
-    equal(done.returncode, status, done.stderr)
-    return done.stdout
+    got, text, error = harness.ctl(*words, env=env)
+    equal(got, status, error)
+    return text
 
 
 def secrets_of(folder):
@@ -41,15 +40,6 @@ def secrets_of(folder):
     return found
 
 
-def processes_of(place):
-    """(command line, environment) of all that the launcher has started."""
-    for pid in place.left():
-        try:
-            yield tuple(pathlib.Path("/proc/%d/%s" % (pid, name)).read_bytes() for name in ("cmdline", "environ"))
-        except OSError:
-            continue
-
-
 def test_keys_of_its_own():
     with Place(CONFIG % ("", 0)) as place:
         run = place.launch("--folder", "one", "--quiet")
@@ -58,7 +48,7 @@ def test_keys_of_its_own():
         equal(stat.S_IMODE(keys.stat().st_mode), 0o700, "mode of the folder of keys")
         secrets = secrets_of(keys)
         equal(len(secrets), 4, "secrets")
-        processes = [process for process in processes_of(place) if b"replay-" in process[0]]
+        processes = [(words, harness.proc(pid, "environ")) for pid in place.left() if b"replay-" in (words := harness.proc(pid, "cmdline"))]
         named = {name for _, env in processes for name in re.findall(rb"REPLAY_KEY_FILE=\S*/(\w+)\.key", env)}
         equal(named, {b"actor", b"learner"}, "keys that processes are given")
         for words, env in processes:

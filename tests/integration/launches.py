@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import uuid
 
-from harness import json_lines, kill
+from harness import everybody, json_lines, kill, proc
 from runs import PATIENCE, SLOW, Program, check, equal, eventually, program  # some are for the tests that import them from here
 
 CONFIG = """
@@ -53,8 +53,6 @@ def sets(*values):
 
 
 class Launcher(Program):
-    """One replay-launch."""
-
     def __init__(self, place, name, words, **options):
         self.place = place
         super().__init__(name, place.base / (name + ".out"), [*place.prefix, program("launch"), *words],
@@ -199,14 +197,7 @@ class Place:
 
     def left(self):
         """Processes that were started from here, at any depth, guards included."""
-        pids, mark = [], self.mark.encode()
-        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if mark in path.read_bytes().split(b"\0"):
-                    pids.append(int(path.parent.name))
-            except OSError:
-                pass
-        return pids
+        return [pid for pid in everybody() if self.mark.encode() in proc(pid, "environ").split(b"\0")]
 
     def nobody_left(self, seconds=PATIENCE):
         eventually(lambda: not self.left(), seconds, "the end of all processes")

@@ -3,6 +3,7 @@ ids, a home folder and a /tmp of its own. The first machine, home, has no sshd: 
 
 A test that cannot have machines here (not root, no namespaces, no sshd) ends with status 77, "skipped"."""
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from harness import children, kill
+from harness import children, everybody, kill, proc
 from launches import CONFIG, PATIENCE, Place, check, eventually
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
@@ -198,34 +199,18 @@ class Machine:
 
     def processes(self, everything=False):
         """Process ids, seen from here. Without `everything` those of logins and what they started."""
+        def space(pid):
+            with contextlib.suppress(OSError):
+                return os.stat("/proc/%d/ns/pid" % pid).st_ino
+
         init = self.init()
-        if not init:
-            return []
-        try:
-            space = os.stat("/proc/%d/ns/pid" % init).st_ino
-        except OSError:
-            return []
-        found = []
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                if os.stat(path / "ns" / "pid").st_ino == space and (everything or int(path.name) != init):
-                    found.append(int(path.name))
-            except OSError:
-                pass
-        return found
+        here = init and space(init)
+        return [pid for pid in everybody() if here and space(pid) == here and (everything or pid != init)]
 
     def commands(self):
         """Command lines of what runs there beside sshd, by process id."""
-        found = {}
-        for pid in self.processes():
-            try:
-                words = pathlib.Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")
-            except OSError:
-                continue
-            text = b" ".join(words).decode(errors="replace").strip()
-            if text and not text.startswith("sshd: "):
-                found[pid] = text
-        return found
+        found = {pid: proc(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip() for pid in self.processes()}
+        return {pid: text for pid, text in found.items() if text and not text.startswith("sshd: ")}
 
     def left(self):
         """What a run has left behind: processes, and files outside of the cache."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 
-from harness import check, ctl, equal, eventually, json_lines
+from harness import check, ctl, equal, eventually, json_lines, proc
 
 SLOW = 4 if os.environ.get("RP_SANITIZE") else 1  # how much longer everything takes
 PATIENCE = 60 * SLOW
@@ -63,12 +63,8 @@ class Process(Program):
 
     def stopped_by_handler(self):
         """Whether SIGTERM would find the handler: it is set once the configuration was read."""
-        try:
-            caught = [line for line in pathlib.Path("/proc/%d/status" % self.popen.pid).read_text().splitlines()
-                      if line.startswith("SigCgt:")]
-            return bool(caught) and bool(int(caught[0].split()[1], 16) >> (signal.SIGTERM - 1) & 1)
-        except OSError:
-            return False
+        caught = [line.split()[1] for line in proc(self.popen.pid, "status").splitlines() if line.startswith(b"SigCgt:")]
+        return bool(caught) and bool(int(caught[0], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 RATIO = "sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100"

@@ -161,6 +161,15 @@ def follow(targets, modules, share):
                 to.copy_(of)
 
 
+def descend(adam, loss, clip=None):
+    """A step down the gradient, whose norm over all parameters is at most clip."""
+    adam.zero_grad()
+    loss.backward()
+    if clip is not None:
+        nn.utils.clip_grad_norm_([parameter for group in adam.param_groups for parameter in group["params"]], clip)
+    adam.step()
+
+
 def returns(items, values, discount, n):
     """What the action of each row of sequences was worth over up to n steps, within its episode and its sequence. values: of the observations."""
     going, out = items["step_type"][:, :-1] < LAST, values

@@ -18,8 +18,8 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import device, follow, made, main
-from offline import OPTIONS, Critics, Policy, batches, descend, evaluator
+from common import descend, device, follow, made, main
+from offline import OPTIONS, Critics, Policy, batches, evaluator
 
 SETTINGS = dict(**OPTIONS, conservatism=1.0, actions_each=4)
 

@@ -17,9 +17,8 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import (DEMONSTRATIONS, activation, evaluate, fill_once, flat, follow, linear, made, main, mlp, play_expert, pull,
-                    returns, sequence_adder, sources)
-from offline import descend
+from common import (DEMONSTRATIONS, activation, descend, evaluate, fill_once, flat, follow, linear, made, main, mlp, play_expert,
+                    pull, returns, sequence_adder, sources)
 from replaybus import data, sequences
 
 SETTINGS = dict(data="", demonstrations=100, ratio=0.25, pretrain=200, n_step=10, margin=0.8, margin_weight=1.0, n_weight=1.0,
@@ -29,9 +28,6 @@ SETTINGS = dict(data="", demonstrations=100, ratio=0.25, pretrain=200, n_step=10
 def q_for(env, config):
     inputs, hidden = int(np.prod(env.single_observation_space.shape)), config["agent.hidden"] or [64]
     return mlp([inputs, *hidden, int(env.single_action_space.n)], activation(config))
-
-
-# ---- acting
 
 
 def actor():
@@ -61,9 +57,6 @@ def step(env, adder, observations, actions):
     return following, rewards, terminated | truncated
 
 
-# ---- demonstrations
-
-
 def demonstrations(run, settings):
     """Writes them from a file, or by the environment's expert."""
     if settings.data:
@@ -73,9 +66,6 @@ def demonstrations(run, settings):
     n = settings.demonstrations
     with run.environments(n) as env, sequence_adder(run, n, DEMONSTRATIONS) as adder:
         play_expert(env, env.reset()[0], lambda observations, actions: step(env, adder, observations, actions))
-
-
-# ---- learning
 
 
 def batches(run, settings):

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import device, main, pull
+from common import descend, device, main, pull
 
 # digits: in a prompt; warm_up, warm_batch, warm_rate: steps on right answers; prompts, answers: of each in an update; low, high: how far
 # a ratio may be from 1; take: prompts that a rollout worker takes together; delay: seconds that it wastes; rewarders: actors that are reward
@@ -106,9 +106,7 @@ def warm_up(model, settings, on):
         prompts = torch.randint(10, (settings.warm_batch, settings.digits), device=on)
         answers = prompts.sort(1)[0]
         loss = F.cross_entropy(model.logits(prompts, answers).flatten(0, 1), answers.flatten())
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
+        descend(adam, loss)
 
 
 def right(prompts, answers):
@@ -125,10 +123,7 @@ def update(model, adam, groups, settings):
     ratio = (chance - rows["chance"]).exp()
     clipped = ratio.clamp(1 - settings.low, 1 + settings.high)
     loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-    adam.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    adam.step()
+    descend(adam, loss, 1.0)
     return dict(policy_loss=loss.detach(), accuracy=reward.mean(), clipped=(ratio != clipped).float().mean())
 
 

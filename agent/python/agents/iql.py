@@ -16,8 +16,8 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import activation, device, follow, linear, made, main, mlp
-from offline import OPTIONS, Critics, Policy, batches, descend, evaluator
+from common import activation, descend, device, follow, linear, made, main, mlp
+from offline import OPTIONS, Critics, Policy, batches, evaluator
 
 SETTINGS = dict(**OPTIONS, expectile=0.9, temperature=3.0, most_weight=100.0)
 

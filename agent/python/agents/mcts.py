@@ -16,7 +16,7 @@ from torch import nn
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import activation, flat, last_observations, linear, made, main, mlp, pull, returns_of
+from common import activation, descend, flat, last_observations, linear, made, main, mlp, pull, returns_of
 
 SETTINGS = dict(batch=128, simulations=16, horizon=32, trace=0.95, scale=1.0, explore=1.25, noise=0.25, greedy_after=0.5)
 
@@ -168,9 +168,7 @@ def learner():
             policy_loss = -(batch.data["visits"] * torch.log_softmax(network.policy(rows), 1)).sum(1).mean()
             value_loss = (network.value(rows).squeeze(1) - batch.data["value"]).square().mean()
             adam.param_groups[0]["lr"] = linear(rate, 0, run.environment_steps / limit) if limit else rate
-            adam.zero_grad()
-            (policy_loss + value_loss).backward()
-            adam.step()
+            descend(adam, policy_loss + value_loss)
             run.step(policy_loss=policy_loss.detach(), value_loss=value_loss.detach())
 
 

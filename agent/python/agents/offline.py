@@ -44,11 +44,5 @@ def batches(run, settings):
                discount * items["discount"].flatten(), items["next_observation"].flatten(1))
 
 
-def descend(adam, loss):
-    adam.zero_grad()
-    loss.backward()
-    adam.step()
-
-
 def evaluator(heads=1):
     evaluate("policy", lambda env, config: Policy(env, config, heads))

@@ -17,7 +17,7 @@ from torch.distributions import Categorical, Independent, Normal
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import Actions, activation, evaluate, flat, last_observations, linear, made, main, mlp, pull
+from common import Actions, activation, descend, evaluate, flat, last_observations, linear, made, main, mlp, pull
 
 SETTINGS = dict(batch=256, horizon=32, epochs=20, gae=0.8, clip=0.2, entropy=0.0, value=0.5, anneal=True, deviation=1.0, scale=1.0)
 
@@ -138,10 +138,7 @@ def update(policy, adam, rows, clip, settings, clip_norm):
     policy_loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
     value_loss = (policy.value(rows["observation"]).squeeze(-1) - rows["target"]).square().mean()
     entropy = distribution.entropy().mean()
-    adam.zero_grad()
-    (policy_loss + settings.value * value_loss - settings.entropy * entropy).backward()
-    nn.utils.clip_grad_norm_(policy.parameters(), clip_norm)
-    adam.step()
+    descend(adam, policy_loss + settings.value * value_loss - settings.entropy * entropy, clip_norm)
     return dict(policy_loss=policy_loss.detach(), value_loss=value_loss.detach(), entropy=entropy.detach())
 
 

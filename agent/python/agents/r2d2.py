@@ -20,7 +20,7 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import DEMONSTRATIONS, fill_once, follow, linear, made, main, play_expert, pull, returns, sequence_adder, sources
+from common import DEMONSTRATIONS, descend, fill_once, follow, linear, made, main, play_expert, pull, returns, sequence_adder, sources
 from replaybus.sequences import FIRST, priorities, trained
 
 SETTINGS = dict(batch=32, n_step=5, target_every=100, target_share=1.0, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0,
@@ -169,10 +169,7 @@ def learner():
             loss, errors, mask = loss_of(network, target, batch.data, batch.weight, settings, config)
             if settings.anneal:  # learner steps over which the learning rate falls
                 adam.param_groups[0]["lr"] = linear(rate, rate / 50, run.steps / settings.anneal)
-            adam.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), config["agent.clip_norm"] or 10)
-            adam.step()
+            descend(adam, loss, config["agent.clip_norm"] or 10)
             priority = priorities(errors, mask) + 1e-6
             for i, updater in enumerate(updaters):
                 rows = slice(None) if batch.source is None else batch.source == i

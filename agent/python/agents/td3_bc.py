@@ -15,8 +15,8 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import device, follow, made, main
-from offline import OPTIONS, Critics, Policy, batches, descend, evaluator
+from common import descend, device, follow, made, main
+from offline import OPTIONS, Critics, Policy, batches, evaluator
 
 SETTINGS = dict(**OPTIONS, alpha=2.5, policy_delay=2, noise=0.2, noise_clip=0.5)
 

@@ -116,7 +116,6 @@ def measure(rounds: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def rows(figures: dict[str, list[tuple[float, float]]]) -> list[Row]:
-    """The rows of the table."""
     out = []
     for name, what in WHAT.items():
         if name not in figures:

@@ -25,7 +25,6 @@ class Rings:
         self.size, self.at, self.full = size, 0, False
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
-        """One transition."""
         timeouts = [info.get("TimeLimit.truncated", False) for info in infos]
         for name, values in (("observations", obs), ("next_observations", next_obs), ("actions", action), ("rewards", reward),
                              ("dones", done), ("timeouts", timeouts)):
@@ -35,7 +34,6 @@ class Rings:
         self.full = self.full or self.at == 0
 
     def sample(self, n: int) -> tuple:
-        """A batch."""
         rows, envs = np.random.randint(0, self.size if self.full else self.at, n), np.random.randint(0, 1, n)
         part = {name: column[rows, envs] for name, column in self.columns.items()}
         dones = (part["dones"] * (1 - part["timeouts"])).reshape(-1, 1)
@@ -48,7 +46,6 @@ def _nothing() -> None:
 
 
 def _rest(ours: replaybus.ReplayBuffer) -> None:
-    """Sleeps until a batch is ready."""
     for _ in range(1000):
         if all(sampler.stats()["ready"] for sampler in ours._samplers.values()):
             return
@@ -94,7 +91,6 @@ def _case(rounds: int, shape: tuple[int, ...], dtype: str, size: int, batch: int
 
 
 def rows(rounds: int, quick: bool) -> list[Row]:
-    """All figures with their goals."""
     out = []
     for what, shape, dtype, size, batch, goals in (
             ("4 floats", (4,), "float32", 20_000, 256, {"add, all threads": 1.2, "sample, caller": 0.4}),

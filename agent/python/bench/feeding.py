@@ -22,7 +22,6 @@ LATE = 4      # batches and updates that the program is ahead of the device
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this case."""
     parser.add_argument("--feed", action="store_true", help="measure feeding a learner with frames, and nothing else")
     parser.add_argument("--device", default="cpu", help="with --feed: where batches go and the learner runs (default cpu; or cuda)")
     parser.add_argument("--batch", type=int, default=512, help="with --feed: items of a batch (default 512)")
@@ -51,7 +50,6 @@ class _Device:
         self.name, self.cuda, self.marks = name, name.startswith("cuda"), collections.deque()
 
     def finish(self) -> None:
-        """Waits until nothing is queued."""
         if self.cuda:
             import torch
 
@@ -97,7 +95,6 @@ class _Gather:
             self.buffers = [np.empty(shape, "uint8") for _ in range(3)]
 
     def gather(self) -> None:
-        """Fills the next buffer."""
         self.turn = (self.turn + 1) % len(self.buffers)
         first = self.rng.integers(0, len(self.frames) - STACK, self.batch)
         rows, out = (first[:, None] + np.arange(STACK)).ravel(), self.buffers[self.turn]
@@ -167,7 +164,6 @@ class _Learner:
         self.priority.copy_(error.detach().abs() + 1e-3)
 
     def step(self, batch: Any) -> None:
-        """An update with a batch on the device."""
         data = batch.data
         self.frame.copy_(data["frame"])
         self.action.copy_(data["action"])
@@ -219,7 +215,6 @@ class _Case:
         self.client, self.arguments, self.device = client, arguments, device
 
     def sampler(self, name: Optional[str]) -> Any:
-        """As a user has it, with the default settings."""
         from replaybus.torch import Sampler
 
         return Sampler(self.client, "replay", self.arguments.batch, beta=0.4, device=name)

@@ -74,7 +74,6 @@ def flat(observation: np.ndarray) -> dict:
 
 
 def nested(observation: np.ndarray) -> dict:
-    """The same in a nested dict."""
     return {"observation": {"position": observation}, "outcome": {"action": ACTION, "reward": REWARD}}
 
 

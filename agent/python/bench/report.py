@@ -18,7 +18,6 @@ class Row:
 
     @property
     def median(self) -> float:
-        """The figure that counts."""
         return statistics.median(self.values)
 
     @property
@@ -29,7 +28,6 @@ class Row:
         return self.median <= self.goal if self.at_most else self.median >= self.goal
 
     def text(self) -> str:
-        """A line of the table."""
         if not self.values:
             return f"  {self.what:44} not measured: {self.missing}"
         line = f"  {self.what:44} {_number(self.median):>10} {self.unit:8} ({_number(min(self.values))} to {_number(max(self.values))})"
@@ -38,7 +36,6 @@ class Row:
         return f"{line:90} goal {'<=' if self.at_most else '>='} {self.goal:g}: {'met' if self.met else 'missed'}"
 
     def data(self) -> dict:
-        """The same for programs."""
         out: dict = {"what": self.what, "unit": self.unit}
         if not self.values:
             return {**out, "missing": self.missing}
@@ -54,7 +51,6 @@ def _number(value: float) -> str:
 
 
 def show(rows: list[Row], rounds: int, quick: bool, as_json: bool) -> None:
-    """Prints all rows."""
     if as_json:
         print(json.dumps({"command": "python", "repeats": rounds, "quick": quick, "rows": [row.data() for row in rows]}, indent=1))
         return

@@ -148,8 +148,6 @@ class ReplayBuffer(Closing):
         self._server, self._folder, self._given = None, "", client
         self._open()
 
-    # ---- the stream
-
     def _open(self, saved: Optional[str] = None) -> None:
         """Starts the broker, with what was saved, and opens the streams."""
         self._samplers: dict[int, Any] = {}
@@ -226,8 +224,6 @@ class ReplayBuffer(Closing):
             writer.flush(timeout=self.client.timeout)
         self._dirty = False
 
-    # ---- batches
-
     def _device(self, device: Any) -> Any:
         if str(device) not in ("cpu", "auto"):
             raise InvalidArgument(f"device {device!r}: arrays are in ordinary memory; replaybus.torch.ReplayBuffer gives tensors")
@@ -291,8 +287,6 @@ class ReplayBuffer(Closing):
             self.client.update(self.table, keys, errors)
         if errors.size and np.isfinite(largest := float(errors.max())):
             self._highest = max(self._highest, largest)
-
-    # ---- what is in it
 
     def size(self) -> int:
         """The number of transitions."""

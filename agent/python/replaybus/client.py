@@ -119,8 +119,6 @@ class Client(Closing):
             seconds = max(0.0, seconds - (time.monotonic() - start))
         return core.request(kind, seconds, *arguments)
 
-    # ---- writing and sampling
-
     def _keep(self, key: tuple, timeout: Timeout, make: Callable[[], Any], use: Callable[[Any], T]) -> T:
         """Uses a writer or sampler that was made before, if its connection is still the client's. While it is in use, it is not among
         those that are kept: another thread makes its own."""
@@ -262,8 +260,6 @@ class Client(Closing):
     def fetch(self, table: str, keys: Any, timeout: Timeout = DEFAULT) -> Batch:
         """Items by key, without counting as samples. Missing keys are left out. With shards, items come one shard after another."""
         return Batch(self._request("fetch", timeout, table, 0, 0, None, as_keys(keys)), {})
-
-    # ---- looking and operating
 
     @property
     def tables(self) -> list[str]:

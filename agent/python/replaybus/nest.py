@@ -120,9 +120,6 @@ def packer(node: Node) -> Callable[[Sequence[Any]], Any]:
     return lambda values: pack(node, values)
 
 
-# ---- names
-
-
 def _escape(key: str) -> str:
     out = key.replace("%", "%25").replace("/", "%2F")
     return f"%{ord(out[0]):02X}{out[1:]}" if out[0] in "([<." else out

@@ -133,8 +133,6 @@ class _Process:
                                   "does")
         return Client(str(endpoint), name=self.name, timeout=timeout)
 
-    # ---- the run
-
     @property
     def config(self) -> dict[str, Any]:
         """The run's configuration: see ``replaybus.run.config``."""
@@ -173,8 +171,6 @@ class _Process:
                             **self.config["environment.options"], **options)
         env.reset(seed=self.seeds(n))
         return env
-
-    # ---- life
 
     def __enter__(self) -> Any:
         if threading.current_thread() is threading.main_thread():
@@ -217,8 +213,6 @@ class _Process:
     def _finish(self) -> None:
         self.report()
 
-    # ---- batches
-
     def _takes_part(self) -> bool:
         """False: another moment passes before the next batch."""
         return True
@@ -245,8 +239,6 @@ class _Process:
             self._add_idle("sample", begun)
             self._items += len(batch)
             yield batch
-
-    # ---- waits and reports
 
     @contextlib.contextmanager
     def waiting(self, cause: str) -> Iterator[None]:
@@ -339,8 +331,6 @@ class Learner(_Process):
                 self._group.close()  # not earlier: another learner would lead, and save, too
             self.report()
 
-    # ---- learning
-
     def _takes_part(self) -> bool:
         return self._group is None or self._group.join()
 
@@ -391,8 +381,6 @@ class Learner(_Process):
         self._saved = time.monotonic()
         if self._publisher is not None and self.leads and self.folder is not None:
             self._publisher.save(self.folder / STATE_FILE, self.steps)
-
-    # ---- the broker
 
     def _instance(self) -> Any:
         """The instance of the broker; None while there is no connection."""

@@ -163,6 +163,5 @@ def in_child(function):
 
 
 def rss_bytes() -> int:
-    """The resident memory of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

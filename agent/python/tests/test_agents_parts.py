@@ -204,9 +204,6 @@ def test_a_table_is_filled_once_also_after_a_kill(tmp_path):
         assert sorted(fetched(client, "replay")["observation"].ravel()) == list(range(30))
 
 
-# ---- R2D2
-
-
 @pytest.fixture
 def network():
     with envs.make_vec("Memory", N) as env:
@@ -282,9 +279,7 @@ def test_it_learns_to_remember(client, network):
         rows = torch.from_numpy(rng.integers(0, len(data["reward"]), 32))
         loss, errors, mask = r2d2.loss_of(network, target, {name: value[rows] for name, value in data.items()}, torch.ones(32),
                                           SETTINGS, CONFIG)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
+        r2d2.descend(adam, loss)
         if step % 20 == 0:
             target.load_state_dict(network.state_dict())
     assert not errors[~mask].any() and not mask[:, 5:].any()  # neither LAST nor padding

@@ -146,23 +146,18 @@ def test_reset_comes_first():
             env.step([0, 0] if hasattr(env, "num_envs") else 0)
 
 
-def test_errors_name_the_thing():
-    with pytest.raises(replaybus.NotFound, match="did you mean 'CartPole-v1'"):
-        envs.make("CartPol-v1")
-    with pytest.raises(replaybus.InvalidArgument, match="sticky"):
-        envs.make("Breakout", stickey=1)
-    with pytest.raises(replaybus.InputOutput, match="nowhere.so"):
-        envs.make("X", plugin="/nowhere.so")
-    with pytest.raises(replaybus.InvalidArgument, match="max_steps"):
-        envs.make("CartPole-v1", max_episode_steps=-1)
-    with pytest.raises(ValueError):
-        envs.make_vec("CartPole-v1", 0)
-    with pytest.raises(ValueError, match="same_step"):
-        envs.make_vec("CartPole-v1", 1, autoreset="never")
-    with pytest.raises(ValueError, match="options"):
-        envs.make("CartPole-v1").reset(options={"low": 1})
-    with pytest.raises(KeyError):
-        envs.describe("CartPol-v1")
+@pytest.mark.parametrize("call, error, match", [
+    (lambda: envs.make("CartPol-v1"), replaybus.NotFound, "did you mean 'CartPole-v1'"),
+    (lambda: envs.make("Breakout", stickey=1), replaybus.InvalidArgument, "sticky"),
+    (lambda: envs.make("X", plugin="/nowhere.so"), replaybus.InputOutput, "nowhere.so"),
+    (lambda: envs.make("CartPole-v1", max_episode_steps=-1), replaybus.InvalidArgument, "max_steps"),
+    (lambda: envs.make_vec("CartPole-v1", 0), ValueError, ""),
+    (lambda: envs.make_vec("CartPole-v1", 1, autoreset="never"), ValueError, "same_step"),
+    (lambda: envs.make("CartPole-v1").reset(options={"low": 1}), ValueError, "options"),
+    (lambda: envs.describe("CartPol-v1"), KeyError, "")])
+def test_errors_name_the_thing(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
 
 
 @pytest.mark.parametrize("options", [{}, {"size": 20, "randomize": True, "seed": 3}])

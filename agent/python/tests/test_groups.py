@@ -133,20 +133,16 @@ def test_batches_by_tokens_have_whole_groups():
 
 
 def test_what_cannot_work():
-    for wrong, match in ((dict(max_size=3), "max_size"),
-                         (dict(limiter={"kind": "lag", "batch": 6}, max_lag=1), "multiple"),
-                         (dict(limiter={"kind": "sample_to_insert_ratio", "samples_per_insert": 2, "error_buffer": 5}), "block each other"),
-                         (dict(size=5000), "4096"), (dict(incomplete="keep"), "drop")):
+    copied = replaybus.Table("copied", extensions=[{"kind": "insert_on_sample", "table": "rollouts"}])
+    ratio = {"kind": "sample_to_insert_ratio", "samples_per_insert": 2, "error_buffer": 5}
+    for tables, shards, match in (
+            ([table(max_size=3)], 1, "max_size"), ([table(limiter={"kind": "lag", "batch": 6}, max_lag=1)], 1, "multiple"),
+            ([table(limiter=ratio)], 1, "block each other"), ([table(size=5000)], 1, "4096"), ([table(incomplete="keep")], 1, "drop"),
+            ([table(incomplete="deliver")], 2, "shards"), ([table(), copied], 1, "insert_on_sample"),
+            ([table(), replaybus.Table.queue("jobs", 9, max_deliveries=2, dead_table="rollouts")], 1, "dead_table"),
+            ([table(max_deliveries=2, dead_table="dead"), replaybus.Table("dead")], 1, "dead_table")):
         with pytest.raises(replaybus.Error, match=match):
-            replaybus.Server([table(**wrong)])
-    with pytest.raises(replaybus.Error, match="shards"):
-        replaybus.Server([table(incomplete="deliver")], shards=2)
-    with pytest.raises(replaybus.Error, match="insert_on_sample"):
-        replaybus.Server([table(), replaybus.Table("copied", extensions=[{"kind": "insert_on_sample", "table": "rollouts"}])])
-    with pytest.raises(replaybus.Error, match="dead_table"):
-        replaybus.Server([table(), replaybus.Table.queue("jobs", 9, max_deliveries=2, dead_table="rollouts")])
-    with pytest.raises(replaybus.Error, match="dead_table"):
-        replaybus.Server([table(max_deliveries=2, dead_table="dead"), replaybus.Table("dead")])
+            replaybus.Server(tables, shards=shards)
     with served(table()) as client, client.writer() as writer:
         write(writer, 7, 4)
         with client.sampler("rollouts", 4, ack=True) as sampler, pytest.raises(replaybus.FailedPrecondition, match="groups"):

@@ -187,8 +187,6 @@ def test_items_of_different_layouts_keep_their_order(client):
     assert [int(number[0]) for number in numbers] == list(range(30))
 
 
-# ---- programs like those that agents' libraries write: adders over a writer, learners over datasets
-
 LENGTH = 12  # steps of an episode
 ONCE = dict(sampler=reverb.selectors.Fifo(), max_times_sampled=1)
 STEP = {"action": reverb.TensorSpec((), np.int32), "discount": reverb.TensorSpec((), np.float32),

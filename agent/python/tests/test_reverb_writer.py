@@ -279,8 +279,6 @@ def test_closing_gives_up_after_a_time_out(client):
     assert time.monotonic() - start < 60
 
 
-# ---- items by rule
-
 STEP = {"a": None, "b": {"c": None}}
 
 
@@ -406,9 +404,6 @@ def test_steps_have_the_columns_of_the_first(client):
                 writer.append(wrong)
         writer.append({"b": {"c": 2}})
     assert [int(steps.data[0]) for steps in client.sample("t", 2, emit_timesteps=False)] == [1, 2]
-
-
-# ---- histories
 
 
 def values(history):

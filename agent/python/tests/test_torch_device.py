@@ -449,8 +449,6 @@ def test_an_error_after_a_copy_gives_no_batch_twice():
     assert given == list(range(5)) and errors == 1
 
 
-# ---- a real device
-
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 LARGE = dict(n=2000, rows=28_000)
 

@@ -51,8 +51,6 @@ def row_of(batch: Any, i: int) -> Any:
     return batch[i]
 
 
-# ---- observations
-
 Write = Callable[[Any, np.ndarray], None]
 
 
@@ -196,9 +194,6 @@ def observation_of(space: Any) -> Observation:
     if size == 0:
         raise Refused("its observation_space is empty")
     return Observation("float32", (size,), write)
-
-
-# ---- actions
 
 
 @dataclass

@@ -138,8 +138,6 @@ class Frames:
 
 
 class Subenv:
-    """One environment."""
-
     def __init__(self, env: Any, spec: Spec, infos: Infos) -> None:
         self._env, self._step, self._reset, self._infos = env, env.step, env.reset, infos
         self._write, self._decode = spec.observation.write, spec.action.decode
@@ -148,15 +146,12 @@ class Subenv:
         self.render = Frames(env).take
 
     def bind(self, observation: np.ndarray, action: np.ndarray) -> None:
-        """The memory of this subenv."""
         self._out, self._row = observation, action
 
     def seed(self, seed: int) -> None:
-        """Seeds the next reset."""
         self._seed = seed & SEED_MASK
 
     def reset(self) -> None:
-        """Begins an episode."""
         seed, self._seed = self._seed, None
         if seed is None:
             result = self._reset()

@@ -106,7 +106,6 @@ class Vector(Environments):
             self._mode = SAME if any(name in self._infos for name in LAST_OBSERVATION) else NEXT
 
     def first_of(self, i: int) -> Any:
-        """The first observation of an episode of environment i."""
         if self._observations is None:
             self._observations = first_observation(self._env.reset(seed=self.seeds[0]))  # every vector takes one seed, few take a list
         elif self._mode == DISABLED and self._over[i]:

@@ -52,9 +52,6 @@ def load(client: Client, path: Path, table: str, *, n_step: int = 1, discount: f
     return adder.close()
 
 
-# ---- out
-
-
 class _Stored(NamedTuple):
     """An item of a table or of a checkpoint, without what an export does not need."""
 

@@ -40,8 +40,6 @@ class Adder:
         self._rows = 0
         self.steps = self.episodes = self.items = self.dropped = 0
 
-    # ---- columns
-
     def _open(self, place: Place, row: Row) -> None:
         """Decides element types and shapes: those of the table's items, else the ones that were asked for, else the file's."""
         stored = self._client.signature(self._table)
@@ -78,8 +76,6 @@ class Adder:
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise place.wrong(row.place, f"'{name}' does not fit: {error}; mend the file, or choose the element type of an empty "
                               f"table with --dtype {name}=float32") from None
-
-    # ---- steps
 
     def add_all(self, place: Place, rows: Iterable[Row]) -> None:
         """Adds the rows of a file. Where it says nothing else, its end is the end of an episode."""
@@ -167,8 +163,6 @@ class Adder:
         self._window.clear()
         self._rows = 0
         self.episodes += 1
-
-    # ---- items
 
     def _sums(self) -> tuple[float, float]:
         """R and D of the window: its discounted rewards, and the product of its discounts, of which the learner applies the last."""

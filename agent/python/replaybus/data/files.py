@@ -55,9 +55,6 @@ class Place(NamedTuple):
         return InvalidArgument(f"{self.path}{', ' if where else ''}{where}: {what}")
 
 
-# ---- arrays: npz and HDF5
-
-
 class _Member:
     """An array of an npz file, read from its start."""
 
@@ -190,8 +187,6 @@ def read_hdf5(place: Place) -> Iterator[Row]:
         yield from _tree_rows(_hdf5_tree(file), place)
 
 
-# ---- rows: CSV and JSON lines
-
 _CELL = re.compile(r"([^\[/]+)((?:/[^\[/]+)*)(?:\[(\d+(?:,\d+)*)\])?\Z")
 
 
@@ -299,9 +294,6 @@ def read_jsonl(place: Place) -> Iterator[Row]:
         except ValueError as error:
             raise place.wrong(where, f"{error}") from None
         yield _row(place, where, values)
-
-
-# ---- writing, by episodes: {field: arrays whose first dimension counts steps}
 
 
 def _paths(tree: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -419,7 +411,7 @@ def format_of(path: str, name: Optional[str] = None) -> Format:
 
 
 def write_file(path: str, kind: Format, episodes: Iterable[dict]) -> None:
-    """Writes a file, which has its name when it is complete."""
+    """Writes a file, which has its name when it is complete. An episode is {field: array whose first dimension counts steps}."""
     part = path + ".part"
     try:
         kind.write(part, episodes)

@@ -72,8 +72,6 @@ class Client:
         with translated:
             return self._facts(table).signature
 
-    # ---- writing
-
     def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
         """Inserts one timestep into each of the tables, and waits until it is there."""
         if not priorities:
@@ -119,8 +117,6 @@ class Client:
         """A writer whose items are made by rules: what structured_writer.create_config makes."""
         return StructuredWriter(self, configs)
 
-    # ---- sampling
-
     def sample(self, table: str, num_samples: int = 1, *, emit_timesteps: bool = True,
                unpack_as_table_signature: bool = False
                ) -> Generator[Union[list[ReplaySample], ReplaySample], None, None]:
@@ -136,8 +132,6 @@ class Client:
             node = None if signature is None else signature.node
             for item in sampled(self.native, Request(table, min(num_samples, SAMPLES_IN_FLIGHT), max_samples=num_samples)):
                 yield (item.steps if emit_timesteps else item.sample)(node)
-
-    # ---- operating
 
     def mutate_priorities(self, table: str, updates: Optional[Mapping[int, float]] = None,
                           deletes: Optional[Sequence[int]] = None) -> None:

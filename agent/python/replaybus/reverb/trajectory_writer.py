@@ -235,8 +235,6 @@ class TrajectoryWriter:
         self._last: Any = None
         self._gave_up = self._closed = False
 
-    # ---- steps
-
     @property
     def history(self) -> Any:
         """The structure of a step, with the history of a column in the place of each value."""
@@ -339,8 +337,6 @@ class TrajectoryWriter:
                                             chunk_length=min(self._chunk_length, keep))
         self._stream = _Stream(writer, {column: i for i, column in enumerate(columns)}, layouts, keep)
 
-    # ---- items
-
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Creates an item from values of the history: a structure of ``history[...]``.
 
@@ -418,8 +414,6 @@ class TrajectoryWriter:
         if self._last is not None and self._last is not writer:
             self._last.flush(0, left())
         self._last = writer
-
-    # ---- waiting
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: Optional[int] = None) -> None:
         """Waits until at most block_until_num_items items are not in their tables yet."""

@@ -149,8 +149,6 @@ class Batch(Leased):
         """n, partial, table_size, waited_ns, and a text that says why a batch is partial."""
         return self._batch.info
 
-    # ---- copies
-
     def _head(self) -> np.ndarray:
         """A copy of what the block has before the fields: the arrays."""
         return self._host[:min((field[1] for field in self._fields), default=None)].copy()

@@ -44,9 +44,6 @@ _ALIGNED = 64  # bytes
 _SILENCE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))  # after 30 s a host is gone
 
 
-# ---- who gets what
-
-
 def divide(sizes: Sequence[np.ndarray]) -> list[np.ndarray]:
     """sizes: the steps of each rank's units. Returns the rank that each unit goes to.
 
@@ -89,9 +86,6 @@ def _longest_first(sizes: Sequence[np.ndarray], room: float) -> list[np.ndarray]
         loads[to] -= size
         owners[rank][i] = to
     return owners
-
-
-# ---- items as bytes
 
 
 def _form(batch: Batch) -> bytes:
@@ -154,9 +148,6 @@ def _join(parts: Sequence[dict[str, np.ndarray]], info: dict) -> Batch:
     places = tuple(at[f"item/{i}"] if there else None for i, there in enumerate(places))
     return _restore((tuple(name for name, *_ in form), n, tuple(fields), places, True, tuple(one for *_, one in form),
                      torch.from_numpy(host), host, {**info, "n": n}))
-
-
-# ---- messages
 
 
 def _send(to: socket.socket, data: bytes) -> None:
@@ -380,8 +371,6 @@ class Ranks(Closing):
         if self._beta and len(batch):
             batch.weight.copy_((self._least / batch.probability) ** self._beta)
         return batch
-
-    # ---- the other ranks
 
     def _tell(self, other: int, data: dict) -> None:
         try:

@@ -92,8 +92,6 @@ class Share(Closing):
         if self._reduce is not None:
             self._reduce.close()
 
-    # ---- rounds
-
     def mean(self) -> bool:
         """Replaces the gradients by their mean over the learners. False: the run stops, or the others have gone on without this learner.
         Then drop the batch and take the next; meanwhile the learner gets the state of the others."""
@@ -151,8 +149,6 @@ class Share(Closing):
                 return None
         return None
 
-    # ---- torch.distributed
-
     def _sum_by_torch(self, there: tuple[int, ...]) -> Optional[torch.Tensor]:
         """The sum over these learners. None: one of them is gone; those that got no sum join those that did."""
         total = self._gradient()
@@ -193,8 +189,6 @@ class Share(Closing):
         if len(self._linked) > 1 and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         self._linked = ()
-
-    # ---- joining
 
     def join(self) -> bool:
         """Makes this learner a member of the group. False: not yet; call again."""
