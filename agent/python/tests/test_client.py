@@ -93,9 +93,7 @@ def test_limiter(client):
 
 def test_why_reset_checkpoint(client):
     assert client.why()["waits"] == []
-    with client.writer() as writer:
-        writer.append({"x": 1.0})
-        writer.item("replay")
+    client.insert({"x": 1.0}, {"replay": 1.0})
     assert client.info("replay")["tables"][0]["size"] == 1
     first = client.checkpoint()
     assert first.items == 1 and first.number > 0 and first.seconds > 0 and os.path.isdir(first.folder)
@@ -130,9 +128,7 @@ def test_server_keeps_its_data(tmp_path, mode):
     for expected in (0, 1):
         with replaybus.Server([replaybus.Table("t")], mode=mode, journal=tmp_path) as server, server.client() as client:
             assert client.info()["tables"][0]["size"] == expected
-            with client.writer() as writer:
-                writer.append(1.0)
-                writer.item("t")
+            client.insert(1.0, {"t": 1.0})
         assert mode == "thread" or server.process.poll() == 0
 
 

@@ -11,21 +11,14 @@ import time
 import pytest
 
 import replaybus
-from conftest import beside, killed, until
-
-
-def write(client, n):
-    with client.writer() as writer:
-        for t in range(n):
-            writer.append({"x": float(t)})
-            writer.item("t")
+from conftest import beside, fill, killed, until
 
 
 def test_several_servers_and_garbage_collection():
     servers = [replaybus.Server([replaybus.Table("t")], mode="thread") for _ in range(3)]
     for i, server in enumerate(servers):
         with server.client() as client:
-            write(client, i)
+            fill(client, "t", i)
             assert client.info()["tables"][0]["size"] == i
     endpoint = servers[0].endpoint
     del servers, server
@@ -36,10 +29,10 @@ def test_several_servers_and_garbage_collection():
 
 def test_fork_with_a_server_in_a_thread():
     with replaybus.Server([replaybus.Table("t")], mode="thread") as server, server.client() as client:
-        write(client, 1)
+        fill(client, "t", 1)
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply_async(_stop_in_child, (server.endpoint,)).get(20) == 1
-        write(client, 1)
+        fill(client, "t", 1)
 
 
 def _stop_in_child(endpoint):
