@@ -117,12 +117,6 @@ def test_no_broker():
         replaybus.Client("nonsense://", timeout=1).info()
 
 
-def test_checkpoint_without_a_folder():
-    with replaybus.Server([replaybus.Table("t")]) as server, server.client() as client:
-        with pytest.raises(replaybus.FailedPrecondition):
-            client.checkpoint()
-
-
 @pytest.mark.parametrize("mode", ["process", "thread"])
 def test_server_keeps_its_data(tmp_path, mode):
     for expected in (0, 1):
