@@ -78,13 +78,11 @@ struct host {
     int64_t since_ns; /* of the state */
 
     struct process carrier;
-    bool reopen;         /* the next connection begins when this carrier has ended */
-    int64_t leave_by_ns; /* a carrier whose connection is closed is killed then; 0: the connection is in use */
-    int carrier_status;  /* valid if the carrier has ended while the connection was in use */
-    int64_t eof_ns;      /* when the node agent's output ended; 0: not yet */
-    int in, out, err;    /* the carrier's standard streams; -1: closed */
-    struct host_writer writer;
-    struct host_reader reader, errors;
+    int64_t leave_by_ns;       /* a carrier whose connection is closed is killed then; 0: the connection is in use */
+    int carrier_status;        /* valid if the carrier has ended while the connection was in use */
+    int64_t eof_ns;            /* when the node agent's output ended; 0: not yet */
+    struct host_writer writer; /* into the carrier's standard input; closed: there is no connection */
+    struct host_reader reader, errors; /* its standard output and standard error */
     struct host_noise noise;
     int64_t heard_ns, tended_ns, pinged_ns;
 
@@ -103,6 +101,12 @@ const char *const host_state_names[HOST_STATES] = {
  * connection, and must not get there by a carrier that is not ssh. */
 static const char *const carrier_environment[] = {"SSH_CONNECTION=", NULL};
 
+/* False also while the next connection waits for the end of the last carrier. */
+static bool is_open(const struct host *self)
+{
+    return self->writer.fd >= 0;
+}
+
 static void set_state(struct host *self, enum host_state state, int64_t now_ns)
 {
     self->info.state = state;
@@ -120,6 +124,7 @@ static bool begins(const char *name, const char *word)
     return strncmp(name, word, length) == 0 && strchr("./", name[length]) != NULL; /* also if it ends there */
 }
 
+/* True if no file of a process is taken any more. */
 static bool is_over(const struct host *self, const struct host_process *process)
 {
     return process->number == 0 && self->heard_ns - process->left_ns > LINGER_NS;
@@ -164,12 +169,6 @@ static struct host_process *add_process(struct host *self)
     return process;
 }
 
-static void forget(const struct host *self, struct host_process *process)
-{
-    process->number = 0;
-    process->left_ns = self->heard_ns;
-}
-
 /* Ends all processes with PROCESS_LOST. */
 static void lose_processes(struct host *self)
 {
@@ -183,13 +182,6 @@ static void lose_processes(struct host *self)
 
 /* ---- the end of a connection ---- */
 
-static void close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
 static void parcel_destroy(void **item)
 {
     struct host_parcel *parcel = *item;
@@ -202,9 +194,6 @@ static void parcel_destroy(void **item)
 /* Closes the connection. The carrier sees the end of its input and ends by itself, or is killed a little later. */
 static void disconnect(struct host *self, int64_t now_ns)
 {
-    close_fd(&self->in);
-    close_fd(&self->out);
-    close_fd(&self->err);
     host_writer_fini(&self->writer);
     host_reader_fini(&self->reader);
     host_reader_fini(&self->errors);
@@ -415,12 +404,6 @@ static void on_load(void *context, const struct host_message *message)
     self->info.cpu = within(message->line->cpu, 0, 1e6);
 }
 
-/* A piece that does not fit the copy here is left out, and the agent sends the file again from its beginning. */
-static void send_again(struct host *self, const char *name)
-{
-    send_line(self, &(struct host_line){.type = "again", .name = name}, NULL);
-}
-
 /* Logs the first file of a connection that is not taken. */
 static void say_refused(struct host *self, const char *name, const char *why)
 {
@@ -443,8 +426,9 @@ static void on_file(void *context, const struct host_message *message)
     }
     self->info.moved_ns = self->heard_ns;
     rp_status status = host_folder_take(&self->folder, message, 0666, NULL, &err);
-    if (status == RP_FAILED_PRECONDITION)
-        send_again(self, name);
+    if (status ==
+        RP_FAILED_PRECONDITION) /* it does not fit the copy here: the agent sends the file from its beginning */
+        send_line(self, &(struct host_line){.type = "again", .name = name}, NULL);
     if (status == RP_RESOURCE_EXHAUSTED)
         say_refused(self, name, err.text);
 }
@@ -465,7 +449,7 @@ static void on_probed(void *context, const struct host_message *message)
 static const struct host_line_handler handlers[] = {
     {"here", on_here},     {"sending", on_sending}, {"ready", on_ready},   {"started", on_started},
     {"output", on_output}, {"file", on_file},       {"exited", on_exited}, {"ended", on_ended},
-    {"usage", on_usage},   {"load", on_load},       {"probed", on_probed},
+    {"usage", on_usage},   {"load", on_load},       {"probed", on_probed}, {0},
 };
 
 /* Reads what the carrier has written to its standard error. */
@@ -487,9 +471,9 @@ static bool read_lines(struct host *self)
     read_errors(self);
     for (size_t n = 1; total < READ_MOST && n > 0; total += n) {
         n = host_reader_fill(&self->reader);
-        while (self->in >= 0 && host_reader_next(&self->reader, &message)) {
+        while (host_reader_next(&self->reader, &message)) {
             self->heard_ns = clock_ns();
-            host_line_dispatch(handlers, sizeof handlers / sizeof handlers[0], self, &message);
+            host_line_dispatch(handlers, self, &message);
         }
     }
     self->info.busy = total > READ_BUSY;
@@ -498,65 +482,54 @@ static bool read_lines(struct host *self)
 
 /* ---- open ---- */
 
-static bool make_pipe(int *read_end, int *write_end, bool ours_is_read)
+/* Makes the pipe of a standard stream; our end does not block. */
+static bool make_pipe(int stream, int *ours, int *theirs)
 {
-    int ends[2];
+    int ends[2], our = stream == STDIN_FILENO;
     if (pipe2(ends, O_CLOEXEC) != 0)
         return false;
-    *read_end = ends[0];
-    *write_end = ends[1];
-    int ours = ours_is_read ? ends[0] : ends[1];
-    return fcntl(ours, F_SETFL, O_NONBLOCK) == 0;
-}
-
-static rp_status start_carrier(struct host *self, int64_t now_ns, rp_error *err)
-{
-    int theirs[3] = {-1, -1, -1};
-    rp_status status;
-    if (make_pipe(&theirs[0], &self->in, false) && make_pipe(&self->out, &theirs[1], true) &&
-        make_pipe(&self->err, &theirs[2], true)) {
-        fcntl(self->in, F_SETPIPE_SZ, PIPE_BYTES);
-        fcntl(self->out, F_SETPIPE_SZ, PIPE_BYTES);
-        const struct process_options options = {.name = self->info.name,
-                                                .argv = (const char *const *)self->command.list,
-                                                .environment = carrier_environment,
-                                                .streams = theirs,
-                                                .guard = self->guard};
-        status = process_start(&self->carrier, &options, now_ns, err);
-    } else {
-        status = err_set(err, RP_IO, "could not make a pipe for %.100s: %s", self->command.list[0], strerror(errno));
-    }
-    for (int i = 0; i < 3; i++)
-        close_fd(&theirs[i]);
-    return status;
+    *ours = ends[our];
+    *theirs = ends[!our];
+    if (stream != STDERR_FILENO)
+        fcntl(*ours, F_SETPIPE_SZ, PIPE_BYTES);
+    return fcntl(*ours, F_SETFL, O_NONBLOCK) == 0;
 }
 
 static void connect_now(struct host *self, int64_t now_ns)
 {
     rp_error err = {0};
-    self->reopen = false;
-    if (start_carrier(self, now_ns, &err) != RP_OK) {
-        lose(self, now_ns, err.text);
-        return;
-    }
+    bool piped = true;
+    int ours[3] = {-1, -1, -1}, theirs[3] = {-1, -1, -1};
+    const struct process_options options = {.name = self->info.name,
+                                            .argv = (const char *const *)self->command.list,
+                                            .environment = carrier_environment,
+                                            .streams = theirs,
+                                            .guard = self->guard};
+    for (int i = 0; i < 3; i++)
+        piped = piped && make_pipe(i, &ours[i], &theirs[i]);
+    rp_status status =
+        piped ? process_start(&self->carrier, &options, now_ns, &err)
+              : err_set(&err, RP_IO, "could not make a pipe for %.100s: %s", self->command.list[0], strerror(errno));
+    for (int i = 0; i < 3; i++)
+        if (theirs[i] >= 0)
+            close(theirs[i]);
     self->noise = (struct host_noise){0};
-    self->eof_ns = self->leave_by_ns = 0;
+    self->eof_ns = self->leave_by_ns = self->pinged_ns = self->info.moved_ns = 0;
     self->heard_ns = self->tended_ns = now_ns;
     self->info.busy = self->info.sent = self->refused = false;
-    self->pinged_ns = self->info.moved_ns = 0;
-    host_writer_init(&self->writer, self->in);
-    host_reader_init(&self->reader, self->out, &self->noise);
-    host_reader_init(&self->errors, self->err, &self->noise);
+    host_writer_init(&self->writer, ours[0]);
+    host_reader_init(&self->reader, ours[1], &self->noise);
+    host_reader_init(&self->errors, ours[2], &self->noise);
+    if (status != RP_OK)
+        lose(self, now_ns, err.text);
 }
 
 void host_open(struct host *self, int64_t now_ns)
 {
-    if (self->in >= 0 || self->reopen)
+    if (self->info.state == HOST_CONNECTING || self->info.state == HOST_READY)
         return;
     set_state(self, HOST_CONNECTING, now_ns);
-    if (self->carrier.running)
-        self->reopen = true; /* the carrier of the last connection still ends */
-    else
+    if (!self->carrier.running)
         connect_now(self, now_ns);
 }
 
@@ -607,22 +580,22 @@ static void check_silence(struct host *self, int64_t now_ns)
 
 void host_tend(struct host *self, int64_t now_ns)
 {
-    if (self->in < 0) {
+    if (!is_open(self)) {
         if (!is_gone(self) && now_ns >= self->leave_by_ns)
             process_kill(&self->carrier);
-        if (self->reopen && !self->carrier.running)
+        if (self->info.state == HOST_CONNECTING && !self->carrier.running)
             connect_now(self, now_ns);
         return;
     }
     bool more = read_lines(self);
-    if (self->in < 0)
+    if (!is_open(self))
         return;
     if (!more || is_gone(self)) { /* gone: something that the carrier has started holds its output */
         on_eof(self, now_ns);
         return;
     }
     check_silence(self, now_ns);
-    if (self->in < 0)
+    if (!is_open(self))
         return;
     self->tended_ns = now_ns;
     int64_t every = self->lease_ns / 4 < PING_NS ? self->lease_ns / 4 : PING_NS;
@@ -639,8 +612,7 @@ void host_tend(struct host *self, int64_t now_ns)
 
 void host_close(struct host *self)
 {
-    self->reopen = false;
-    if (self->in >= 0) {
+    if (is_open(self)) {
         host_writer_put(&self->writer, &(struct host_line){.type = "bye"}, NULL, 0);
         host_writer_flush(&self->writer);
         disconnect(self, clock_ns());
@@ -751,7 +723,8 @@ static bool ended(struct process_place *place, struct process *process, int *sta
     if (!entry->ended)
         return false;
     *status = entry->status;
-    forget(self, entry);
+    entry->number = 0;
+    entry->left_ns = self->heard_ns;
     return true;
 }
 
@@ -785,7 +758,7 @@ struct host *host_new(const struct host_options *options)
     words_add_list(&self->command, options->carrier);
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
-    self->in = self->out = self->err = -1;
+    self->writer.fd = self->reader.fd = self->errors.fd = -1;
     self->parcels = zlistx_new();
     zlistx_set_destructor(self->parcels, parcel_destroy);
     self->since_ns = clock_ns();

@@ -41,20 +41,17 @@ static const struct {
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
 
-/* Returns what is written for a member; NULL: nothing is. */
-static struct json_object *make_member(enum member kind, const void *at)
+/* Adds a member, unless it says nothing. */
+static void write_member(enum member kind, struct json_object *object, const char *name, const void *at)
 {
-    switch (kind) {
-    case MEMBER_TEXT:
-        return *(const char *const *)at ? json_object_new_string(*(const char *const *)at) : NULL;
-    case MEMBER_NUMBER:
-        return *(const int64_t *)at ? json_object_new_int64(*(const int64_t *)at) : NULL;
-    case MEMBER_REAL:
-        return isnormal(*(const double *)at) ? json_object_new_double(*(const double *)at) : NULL;
-    case MEMBER_FLAG:
-        break;
-    }
-    return *(const bool *)at ? json_object_new_boolean(true) : NULL;
+    if (kind == MEMBER_TEXT && *(const char *const *)at)
+        json_object_object_add(object, name, json_object_new_string(*(const char *const *)at));
+    else if (kind == MEMBER_NUMBER && *(const int64_t *)at)
+        json_object_object_add(object, name, json_object_new_int64(*(const int64_t *)at));
+    else if (kind == MEMBER_REAL && isnormal(*(const double *)at))
+        json_object_object_add(object, name, json_object_new_double(*(const double *)at));
+    else if (kind == MEMBER_FLAG && *(const bool *)at)
+        json_object_object_add(object, name, json_object_new_boolean(true));
 }
 
 static void read_member(enum member kind, struct json_object *value, void *at)
@@ -71,21 +68,12 @@ static void read_member(enum member kind, struct json_object *value, void *at)
         *(bool *)at = json_object_is_type(value, json_type_boolean) && json_object_get_boolean(value);
 }
 
-static struct json_object *member(struct json_object *object, const char *name)
-{
-    struct json_object *value = NULL;
-    return json_object_object_get_ex(object, name, &value) ? value : NULL;
-}
-
 void host_line_write(struct text *out, const struct host_line *line, const void *bytes, size_t size)
 {
     struct json_object *object = json_object_new_object();
     assert(size <= HOST_DATA_MOST);
-    for (size_t i = 0; i < N_ROWS; i++) {
-        struct json_object *value = make_member(rows[i].kind, (const char *)line + rows[i].offset);
-        if (value)
-            json_object_object_add(object, rows[i].name, value);
-    }
+    for (size_t i = 0; i < N_ROWS; i++)
+        write_member(rows[i].kind, object, rows[i].name, (const char *)line + rows[i].offset);
     if (size > 0)
         json_object_object_add(object, "bytes", json_object_new_int64((int64_t)size));
     text_add(out, MARK "%s\n",
@@ -94,13 +82,13 @@ void host_line_write(struct text *out, const struct host_line *line, const void 
     json_object_put(object);
 }
 
-void host_line_dispatch(const struct host_line_handler *table, size_t n, void *self, const struct host_message *message)
+void host_line_dispatch(const struct host_line_handler *table, void *self, const struct host_message *message)
 {
-    for (size_t i = 0; message->line->type && i < n; i++)
-        if (strcmp(table[i].type, message->line->type) == 0) {
-            table[i].handle(self, message);
-            return;
-        }
+    const char *type = message->line->type ? message->line->type : "";
+    while (table->type && strcmp(table->type, type) != 0)
+        table++;
+    if (table->type)
+        table->handle(self, message);
 }
 
 /* ---- noise ---- */
@@ -133,11 +121,9 @@ static void add_noise(struct host_noise *self, const char *text, size_t size)
 
 const char *host_noise_text(const struct host_noise *self, char *out, size_t size)
 {
-    size_t used = 0;
-    if (size > 0)
-        out[0] = '\0';
-    for (uint32_t i = 0; i < self->n && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s%s", i > 0 ? "; " : "", self->lines[i]);
+    out[0] = '\0';
+    for (uint32_t i = 0; i < self->n; i++)
+        text_append(out, size, "%s%s", i > 0 ? "; " : "", self->lines[i]);
     return out;
 }
 
@@ -152,22 +138,20 @@ void host_reader_fini(struct host_reader *self)
 {
     json_object_put(self->object);
     free(self->data);
+    if (self->fd >= 0)
+        close(self->fd);
     *self = (struct host_reader){.fd = -1, .ended = true};
 }
 
 size_t host_reader_fill(struct host_reader *self)
 {
-    ssize_t n;
     if (self->ended)
         return 0;
     memmove(self->data, self->data + self->at, self->used - self->at);
     self->used -= self->at;
     self->at = 0;
-    do
-        n = read(self->fd, self->data + self->used, READER_SIZE - self->used);
-    while (n < 0 && errno == EINTR);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK))
-        self->ended = true;
+    ssize_t n = read(self->fd, self->data + self->used, READER_SIZE - self->used);
+    self->ended = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
     self->used += n > 0 ? (size_t)n : 0;
     return n > 0 ? (size_t)n : 0;
 }
@@ -196,36 +180,29 @@ static void take_line(struct host_reader *self, const char *line, size_t size)
         add_noise(self->noise, line, before);
     json_object_put(self->object);
     self->object = mark ? parse(mark + MARK_SIZE, size - before - MARK_SIZE) : NULL;
-    struct json_object *bytes = member(self->object, "bytes");
+    struct json_object *bytes = json_object_object_get(self->object, "bytes");
     int64_t follows = json_object_is_type(bytes, json_type_int) ? json_object_get_int64(bytes) : 0;
     for (size_t i = 0; i < N_ROWS; i++)
-        read_member(rows[i].kind, member(self->object, rows[i].name), (char *)&self->line + rows[i].offset);
+        read_member(rows[i].kind, json_object_object_get(self->object, rows[i].name),
+                    (char *)&self->line + rows[i].offset);
     self->follows = follows > 0 ? (size_t)follows : 0;
     self->pending =
         self->object && self->follows <= HOST_DATA_MOST; /* nobody of ours writes more: what follows is noise */
 }
 
-/* Returns the size of the next line; SIZE_MAX: there is no whole line. Without an end, the last line ends with the stream. */
-static size_t next_line(struct host_reader *self, size_t *skip)
-{
-    size_t left = self->used - self->at;
-    const char *end = memchr(self->data + self->at, '\n', left);
-    *skip = end ? 1 : 0;
-    if (end)
-        return (size_t)(end - (self->data + self->at));
-    return left > 0 && (self->ended || left >= HOST_LINE_MOST) ? left : SIZE_MAX;
-}
-
-/* Finds the next object and how many bytes follow it. False: no whole line is left. */
+/* Finds the next object and how many bytes follow it. False: no whole line is left. Without an end, the last line ends with the
+ * stream. */
 static bool find_object(struct host_reader *self)
 {
-    size_t skip, size;
-    while (!self->pending && self->data && (size = next_line(self, &skip)) != SIZE_MAX) {
-        const char *line = self->data + self->at;
-        bool cut = skip == 0 && !self->ended, beheaded = self->skip;
-        self->at += size + skip;
-        self->skip = cut;
-        if (cut || beheaded || size >= HOST_LINE_MOST)
+    for (size_t left; !self->pending && (left = self->used - self->at) > 0;) {
+        const char *line = self->data + self->at, *end = memchr(line, '\n', left);
+        size_t size = end ? (size_t)(end - line) : left;
+        bool open = !end && !self->ended, beheaded = self->skip;
+        if (open && left < HOST_LINE_MOST)
+            break;
+        self->at += size + (end != NULL);
+        self->skip = open;
+        if (open || beheaded || size >= HOST_LINE_MOST)
             add_noise(self->noise, line, beheaded ? 0 : size);
         else
             take_line(self, line, size);
@@ -257,6 +234,8 @@ void host_writer_init(struct host_writer *self, int fd)
 void host_writer_fini(struct host_writer *self)
 {
     text_fini(&self->queue);
+    if (self->fd >= 0)
+        close(self->fd);
     *self = (struct host_writer){.fd = -1, .broken = true};
 }
 
@@ -299,16 +278,10 @@ bool host_writer_put(struct host_writer *self, const struct host_line *line, con
 
 void host_writer_flush(struct host_writer *self)
 {
-    while (!self->broken && self->sent < self->queue.size) {
-        ssize_t n = write(self->fd, self->queue.data + self->sent, self->queue.size - self->sent);
-        if (n > 0)
-            self->sent += (size_t)n;
-        else if (errno == EINTR)
-            continue;
-        else if (errno == EAGAIN || errno == EWOULDBLOCK)
-            break;
-        else
-            self->broken = true;
+    for (ssize_t n = 1; n > 0 && !self->broken && self->sent < self->queue.size;) {
+        n = write(self->fd, self->queue.data + self->sent, self->queue.size - self->sent);
+        self->sent += n > 0 ? (size_t)n : 0;
+        self->broken = n < 0 && errno != EAGAIN && errno != EINTR;
     }
     if (self->sent == self->queue.size)
         self->sent = self->queue.size = 0;

@@ -60,9 +60,8 @@ struct host_line_handler {
     const char *type;
     void (*handle)(void *self, const struct host_message *message);
 };
-/* Calls the handler of the line's type, if there is one. */
-void host_line_dispatch(const struct host_line_handler *table, size_t n, void *self,
-                        const struct host_message *message);
+/* Calls the handler of the line's type, if there is one. The table ends with {0}. */
+void host_line_dispatch(const struct host_line_handler *table, void *self, const struct host_message *message);
 
 /* Copies a text that people read: without control characters and leading blanks, valid UTF-8. Returns its length. */
 size_t host_line_clean(char *out, size_t size, const char *text, size_t length);
@@ -81,7 +80,7 @@ const char *host_noise_text(const struct host_noise *self, char *out, size_t siz
 /* ---- reader ---- */
 
 struct host_reader {
-    int fd; /* borrowed, non-blocking */
+    int fd; /* owned, non-blocking; -1: closed */
     char *data;
     size_t at, used;
     struct json_object *object; /* that has the texts of the line */
@@ -102,7 +101,7 @@ bool host_reader_next(struct host_reader *self, struct host_message *out);
 /* ---- writer ---- */
 
 struct host_writer {
-    int fd; /* borrowed, non-blocking */
+    int fd; /* owned, non-blocking; -1: closed */
     struct text queue;
     size_t sent; /* bytes of the queue that are written */
     bool broken; /* the other side is gone, or does not read */

@@ -7,6 +7,8 @@
 #include <fts.h>
 #include <ftw.h>
 #include <glob.h>
+#include <libgen.h>
+#include <limits.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
@@ -51,19 +53,15 @@ struct node_child {
     struct process process;
     int output;    /* our end of its pipe; -1: closed */
     int status;    /* after its end */
-    uint64_t pass; /* of the mirror that must be over before its end is reported */
-    char text[sizeof(((rp_error *)0)->text)];
+    uint64_t pass; /* of the mirror that must be over before its end is reported; 0: not known yet */
 };
 
 /* What the launcher has of a file. */
 struct node_file {
-    dev_t device;
-    ino_t inode;
-    int64_t sent;            /* bytes that the launcher has */
-    struct timespec changed; /* when the file was last seen */
-    bool whole;              /* to be sent from its beginning */
-    int64_t again_ns;        /* when the launcher last asked for the whole file; 0: never */
-    uint64_t seen;           /* the last pass that has found it */
+    struct stat has;  /* the file that the launcher has, all of it */
+    bool whole;       /* to be sent from its beginning */
+    int64_t again_ns; /* when the launcher last asked for the whole file; 0: never */
+    uint64_t seen;    /* the last pass that has found it */
 };
 
 struct mirror {
@@ -76,7 +74,6 @@ struct mirror {
 };
 
 struct node {
-    int in, out;
     struct host_reader reader;
     struct host_writer writer;
     struct host_noise noise;
@@ -88,8 +85,9 @@ struct node {
     bool greeted, over;
     int64_t lease_ns, heard_ns, usage_ns, alive_ns; /* alive_ns: the last sign of life for the guard */
     struct machine_load load;
-    struct node_child **children;
+    struct node_child *children;
     uint32_t n, turn; /* turn: the child whose output is read first */
+    bool ends_wait;   /* a process has ended, and its end waits for a pass of the mirror */
     struct mirror mirror;
     int answers[2]; /* pipe from the threads that probe: one struct host_probe each */
     struct pollfd *polls;
@@ -191,26 +189,17 @@ static struct node_file *find_or_add(struct mirror *self, const char *name)
     if (file || zhashx_size(self->files) >= NODE_FILES_MOST)
         return file;
     file = need_alloc(sizeof *file);
-    file->whole = true;
-    file->seen = self->begun;
+    *file = (struct node_file){.whole = true, .seen = self->begun};
     zhashx_insert(self->files, name, file);
     return file;
 }
 
-static void note(struct node_file *self, const struct stat *info, int64_t sent)
-{
-    self->device = info->st_dev;
-    self->inode = info->st_ino;
-    self->changed = info->st_mtim;
-    self->sent = sent;
-    self->whole = false;
-}
-
 /* A file of the same size that was written again is replaced, too. */
-static bool is_replaced(const struct node_file *self, const struct stat *info)
+static bool is_replaced(const struct node_file *self, const struct stat *now)
 {
-    return self->whole || self->inode != info->st_ino || self->device != info->st_dev || info->st_size < self->sent ||
-           (info->st_size == self->sent && memcmp(&self->changed, &info->st_mtim, sizeof self->changed) != 0);
+    const struct stat *has = &self->has;
+    return self->whole || has->st_ino != now->st_ino || has->st_dev != now->st_dev || now->st_size < has->st_size ||
+           (now->st_size == has->st_size && memcmp(&has->st_mtim, &now->st_mtim, sizeof has->st_mtim) != 0);
 }
 
 /* level: 1 in the work folder itself. */
@@ -238,12 +227,12 @@ static bool open_next(struct node *self)
         if (!file)
             continue;
         file->seen = mirror->begun;
-        if ((!is_replaced(file, at->fts_statp) && at->fts_statp->st_size == file->sent) ||
+        if ((!is_replaced(file, at->fts_statp) && at->fts_statp->st_size == file->has.st_size) ||
             host_file_open(&mirror->out, at->fts_path, name, O_NOFOLLOW, NULL) != RP_OK)
             continue;
         mirror->sending = file;
         mirror->out.replace = is_replaced(file, &mirror->out.info);
-        mirror->out.offset = mirror->out.replace ? 0 : file->sent;
+        mirror->out.offset = mirror->out.replace ? 0 : file->has.st_size;
         return true;
     }
     return false;
@@ -273,34 +262,23 @@ static void end_pass(struct mirror *self)
     zlistx_destroy(&names);
 }
 
-/* Goes on with the pass while the writer has room. wanted: a new one begins at once if none is under way. */
-static void tend_mirror(struct node *self, int64_t now_ns, bool wanted)
+/* Goes on with the pass while the writer has room. A new one begins at once if an end waits for it. */
+static void tend_mirror(struct node *self, int64_t now_ns)
 {
     struct mirror *mirror = &self->mirror;
-    if (!mirror->pass && (wanted || now_ns - mirror->begun_ns >= MIRROR_NS))
+    if (!mirror->pass && (self->ends_wait || now_ns - mirror->begun_ns >= MIRROR_NS))
         begin_pass(self, now_ns);
     for (int piece = 0; piece < PIECES_MOST && mirror->begun > mirror->finished && host_writer_room(&self->writer);
          piece++) {
         if (!mirror->sending && !open_next(self))
             end_pass(mirror);
         else if (!host_file_send(&mirror->out, &self->writer)) {
+            struct node_file *file = mirror->sending;
             if (mirror->out.offset == mirror->out.info.st_size) /* else it was cut, and the next pass sends it whole */
-                note(mirror->sending, &mirror->out.info, mirror->out.offset);
+                *file = (struct node_file){.has = mirror->out.info, .again_ns = file->again_ns, .seen = file->seen};
             mirror->sending = NULL;
         }
     }
-}
-
-/* ---- facts ---- */
-
-/* The folder of this program, where the others are as well. */
-static void find_programs(char *out, size_t size)
-{
-    ssize_t n = readlink("/proc/self/exe", out, size - 1);
-    out[n > 0 ? n : 0] = '\0';
-    char *slash = strrchr(out, '/');
-    if (slash)
-        *slash = '\0';
 }
 
 /* ---- processes ---- */
@@ -308,8 +286,8 @@ static void find_programs(char *out, size_t size)
 static struct node_child *find_child(struct node *self, int64_t id)
 {
     for (uint32_t i = 0; i < self->n; i++)
-        if (self->children[i]->id == id)
-            return self->children[i];
+        if (self->children[i].id == id)
+            return &self->children[i];
     return NULL;
 }
 
@@ -360,23 +338,20 @@ static void on_start(void *context, const struct host_message *message)
 {
     struct node *self = context;
     const struct host_line *line = message->line;
-    const char **words = split_words(message);
+    const char **words = split_words(message), *damaged = NULL;
+    struct node_child child = {.id = line->id};
     rp_error err = {0};
-    bool valid = line->name && line->name[0] && words && !find_child(self, line->id);
-    if (valid && self->n < CHILDREN_MOST) {
-        struct node_child *child = need_alloc(sizeof *child);
-        *child = (struct node_child){.id = line->id, .output = -1};
+    if (!line->name || !line->name[0] || !words || find_child(self, line->id))
+        damaged = "the order to start is damaged";
+    else if (self->n == CHILDREN_MOST)
+        damaged = "the node agent has no room for one more process";
+    if (!damaged && start(self, &child, line->name, words, words + line->words + 1, &err) == RP_OK) {
         self->children = need_resize(self->children, self->n + 1, sizeof *self->children);
         self->children[self->n++] = child;
-        if (start(self, child, line->name, words, words + line->words + 1, &err) == RP_OK) {
-            say(self, .type = "started", .id = line->id, .pid = child->process.pid);
-        } else {
-            child->status = 127 << 8;
-            snprintf(child->text, sizeof child->text, "%s", err.text);
-        }
+        say(self, .type = "started", .id = line->id, .pid = child.process.pid);
     } else {
-        say(self, .type = "ended", .id = line->id, .status = 126 << 8,
-            .text = valid ? "the node agent has no room for one more process" : "the order to start is damaged");
+        say(self, .type = "ended", .id = line->id, .status = (damaged ? 126 : 127) << 8,
+            .text = damaged ? damaged : err.text);
     }
     free(words);
 }
@@ -385,16 +360,13 @@ static void on_start(void *context, const struct host_message *message)
 static bool forward(struct node *self, struct node_child *child)
 {
     uint8_t bytes[HOST_DATA_MOST];
-    ssize_t n;
-    do
-        n = read(child->output, bytes, sizeof bytes);
-    while (n < 0 && errno == EINTR);
+    ssize_t n = read(child->output, bytes, sizeof bytes);
     if (n > 0) {
         host_writer_put(&self->writer, &(struct host_line){.type = "output", .id = child->id}, bytes, (size_t)n);
         return true;
     }
     /* A program that left the group may hold the pipe of a process that has ended: it is not waited for. */
-    if (n == 0 || !child->process.running || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+    if (n == 0 || !child->process.running || (errno != EAGAIN && errno != EINTR)) {
         close(child->output);
         child->output = -1;
     }
@@ -407,7 +379,7 @@ static void forward_all(struct node *self)
     while (more && host_writer_room(&self->writer)) {
         more = false;
         for (uint32_t i = 0; i < self->n && host_writer_room(&self->writer); i++) {
-            struct node_child *child = self->children[(self->turn + i) % self->n];
+            struct node_child *child = &self->children[(self->turn + i) % self->n];
             if (child->output >= 0)
                 more |= forward(self, child);
         }
@@ -415,35 +387,29 @@ static void forward_all(struct node *self)
     }
 }
 
-/* An end is reported after the last output and after a whole pass of the mirror. */
-static bool is_done(struct node *self, struct node_child *child)
-{
-    if (child->process.running || child->output >= 0)
-        return false;
-    if (child->pass == 0)
-        child->pass = self->mirror.begun + 1;
-    return self->mirror.finished >= child->pass;
-}
-
-/* Forwards output as long as the queue has room, and reports ends. */
+/* Forwards output as long as the queue has room, and reports ends: each after the last output and after a whole pass of the mirror. */
 static void tend_children(struct node *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
-        struct node_child *child = self->children[i];
+        struct node_child *child = &self->children[i];
         /* The end itself is told at once: what the process has written may take long to follow. */
         if (process_ended(&child->process, &child->status))
             say(self, .type = "exited", .id = child->id);
     }
     forward_all(self);
-    for (uint32_t i = 0; i < self->n;) {
-        struct node_child *child = self->children[i];
-        if (!is_done(self, child)) {
-            i++;
+    self->ends_wait = false;
+    for (uint32_t i = self->n; i-- > 0;) {
+        struct node_child *child = &self->children[i];
+        if (child->process.running || child->output >= 0)
             continue;
+        if (child->pass == 0)
+            child->pass = self->mirror.begun + 1;
+        if (self->mirror.finished >= child->pass) {
+            say(self, .type = "ended", .id = child->id, .status = child->status);
+            *child = self->children[--self->n];
+        } else {
+            self->ends_wait = true;
         }
-        say(self, .type = "ended", .id = child->id, .status = child->status, .text = child->text);
-        free(child);
-        self->children[i] = self->children[--self->n];
     }
 }
 
@@ -457,8 +423,8 @@ static void report_usage(struct node *self, int64_t now_ns)
     say(self, .type = "load", .cpu = machine_load_read(&load) ? machine_load_busy(&self->load, &load) : 0.0);
     self->load = load;
     for (uint32_t i = 0; i < self->n; i++)
-        if (process_usage(&self->children[i]->process, &usage))
-            say(self, .type = "usage", .id = self->children[i]->id, .cpu_ns = usage.cpu_ns,
+        if (process_usage(&self->children[i].process, &usage))
+            say(self, .type = "usage", .id = self->children[i].id, .cpu_ns = usage.cpu_ns,
                 .memory = (double)usage.memory, .stopped = usage.stopped);
 }
 
@@ -467,24 +433,17 @@ static void end_children(struct node *self)
 {
     bool left = true;
     for (uint32_t i = 0; i < self->n; i++)
-        process_kill(&self->children[i]->process);
+        process_kill(&self->children[i].process);
     for (int turn = 0; left && turn < END_TURNS; turn++) {
         left = false;
         for (uint32_t i = 0; i < self->n; i++) {
-            struct node_child *child = self->children[i];
+            struct node_child *child = &self->children[i];
             left |= child->process.running && !process_ended(&child->process, &child->status);
         }
         if (left)
             nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
     }
-    for (uint32_t i = 0; i < self->n; i++) {
-        if (self->children[i]->output >= 0)
-            close(self->children[i]->output);
-        free(self->children[i]);
-    }
     free(self->children);
-    self->children = NULL;
-    self->n = 0;
 }
 
 /* ---- what the launcher asks for ---- */
@@ -498,10 +457,12 @@ static bool is_folder(const char *path)
 /* Answers with the facts of this machine. */
 static void say_ready(struct node *self)
 {
-    char hostname[256] = "", model[160], programs[512], package[600], address[64] = "";
+    char hostname[256] = "", model[160], path[PATH_MAX], package[PATH_MAX + 64], address[64] = "";
     const char *connection = getenv("SSH_CONNECTION");
     gethostname(hostname, sizeof hostname - 1);
-    find_programs(programs, sizeof programs);
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[n > 0 ? n : 0] = '\0';
+    const char *programs = dirname(path); /* where the others are as well */
     snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs);
     if (connection)
         snprintf(address, sizeof address, "%.*s", (int)strcspn(connection, " "), connection);
@@ -539,7 +500,7 @@ static void node_on_file(void *context, const struct host_message *message)
     bool taken = host_folder_take(&self->folder, message, (mode_t)(line->mode & 0777), &info, NULL) == RP_OK;
     struct node_file *file = taken && line->last ? find_or_add(&self->mirror, line->name) : NULL;
     if (file)
-        note(file, &info, info.st_size);
+        *file = (struct node_file){.has = info, .again_ns = file->again_ns, .seen = file->seen};
 }
 
 /* Asks a process to end, or kills it. */
@@ -575,13 +536,11 @@ struct question {
 /* Tries every address of the name, and fills in the answer. */
 static void probe_address(const char *address, struct host_probe *out)
 {
-    char host[256];
-    const char *colon = strrchr(address, ':');
+    char host[256], port[16];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    bool brackets = address[0] == '[' && colon && colon > address + 1 && colon[-1] == ']';
-    snprintf(host, sizeof host, "%.*s", colon ? (int)(colon - address) - 2 * brackets : 0, address + brackets);
-    int rc = colon ? getaddrinfo(host, colon + 1, &hints, &list) : EAI_NONAME;
-    int error = EHOSTUNREACH;
+    bool split =
+        sscanf(address, "[%255[^]]]:%15s", host, port) == 2 || sscanf(address, "%255[^:]:%15s", host, port) == 2;
+    int rc = split ? getaddrinfo(host, port, &hints, &list) : EAI_NONAME, error = EHOSTUNREACH;
     for (const struct addrinfo *at = list; at && error != 0; at = at->ai_next) {
         int64_t start = clock_ns();
         int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -646,7 +605,7 @@ static void on_bye(void *context, const struct host_message *message)
 /* "ping" only shows that the launcher is there: any line does. It hears of this side once a second (report_usage). */
 static const struct host_line_handler node_handlers[] = {
     {"hello", on_hello}, {"file", node_on_file}, {"start", on_start}, {"end", on_end},
-    {"again", on_again}, {"probe", on_probe},    {"bye", on_bye},
+    {"again", on_again}, {"probe", on_probe},    {"bye", on_bye},     {0},
 };
 
 /* The guard kills everything, this process included, if it hears nothing for a lease: this process is stopped or stuck. */
@@ -665,7 +624,7 @@ static void listen_to_launcher(struct node *self)
         while (!self->over && host_reader_next(&self->reader, &message)) {
             self->heard_ns = clock_ns();
             show_life(self, self->heard_ns);
-            host_line_dispatch(node_handlers, sizeof node_handlers / sizeof node_handlers[0], self, &message);
+            host_line_dispatch(node_handlers, self, &message);
         }
     }
     self->over |= self->reader.ended || self->writer.broken;
@@ -678,29 +637,13 @@ static void poll_all(struct node *self)
     uint32_t n = STANDARD_POLLS;
     bool room = host_writer_room(&self->writer), empty = host_writer_empty(&self->writer);
     self->polls = need_resize(self->polls, n + self->n, sizeof *self->polls);
-    self->polls[0] = (struct pollfd){.fd = self->in, .events = POLLIN};
-    self->polls[1] = (struct pollfd){.fd = empty ? -1 : self->out, .events = POLLOUT};
+    self->polls[0] = (struct pollfd){.fd = self->reader.fd, .events = POLLIN};
+    self->polls[1] = (struct pollfd){.fd = empty ? -1 : self->writer.fd, .events = POLLOUT};
     self->polls[2] = (struct pollfd){.fd = self->interrupts.fd, .events = POLLIN};
     self->polls[3] = (struct pollfd){.fd = self->answers[0], .events = POLLIN};
     for (uint32_t i = 0; room && i < self->n; i++)
-        self->polls[n++] = (struct pollfd){.fd = self->children[i]->output, .events = POLLIN};
+        self->polls[n++] = (struct pollfd){.fd = self->children[i].output, .events = POLLIN};
     poll(self->polls, n, room && self->mirror.pass ? 0 : NODE_TURN_MS);
-}
-
-/* True if a process waits for a pass of the mirror. */
-static bool ends_wait(const struct node *self)
-{
-    for (uint32_t i = 0; i < self->n; i++)
-        if (!self->children[i]->process.running && self->children[i]->output < 0)
-            return true;
-    return false;
-}
-
-static void tend_guard(struct node *self, int64_t now_ns)
-{
-    if (guard_lost(&self->guard) && self->greeted)
-        guard_lease(&self->guard, self->lease_ns);
-    show_life(self, now_ns);
 }
 
 static void turn(struct node *self)
@@ -714,12 +657,14 @@ static void turn(struct node *self)
     }
     interrupts_wait(&self->interrupts, 0);
     self->over |= self->interrupts.asked > 0;
-    tend_guard(self, at);
+    if (guard_lost(&self->guard) && self->greeted)
+        guard_lease(&self->guard, self->lease_ns);
+    show_life(self, at);
     listen_to_launcher(self);
     if (self->over || !self->greeted)
         return;
     tell_probes(self);
-    tend_mirror(self, at, ends_wait(self));
+    tend_mirror(self, at);
     tend_children(self);
     report_usage(self, at);
     host_writer_flush(&self->writer);
@@ -729,12 +674,11 @@ static void turn(struct node *self)
 
 static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
 {
-    *self = (struct node){.in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = clock_ns(), .answers = {-1, -1}};
-    self->guard.pipe = -1;
-    self->interrupts.fd = -1;
+    *self = (struct node){.lease_ns = LEASE_NS, .heard_ns = clock_ns(), .guard.pipe = -1, .interrupts.fd = -1};
     self->mirror.files = zhashx_new();
     zhashx_set_destructor(self->mirror.files, file_destroy);
     host_writer_init(&self->writer, out);
+    host_reader_init(&self->reader, in, &self->noise);
     host_folder_init(&self->folder, "", "node");
     process_raise_files();
     RP_TRY(interrupts_init(&self->interrupts, err));
@@ -744,7 +688,6 @@ static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
     if (fcntl(in, F_SETFL, O_NONBLOCK) != 0 || fcntl(out, F_SETFL, O_NONBLOCK) != 0 ||
         pipe2(self->answers, O_CLOEXEC | O_NONBLOCK) != 0)
         return err_set(err, RP_IO, "the connection with replay-launch cannot be used: %s", strerror(errno));
-    host_reader_init(&self->reader, in, &self->noise);
     say(self, .type = "here");
     host_writer_flush(&self->writer);
     return RP_OK;
