@@ -7,7 +7,6 @@
  * a new host moves only as many as it takes over. */
 #include "agent/launch/run_state.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -283,29 +282,20 @@ bool run_host_ready(const struct run *self, const struct member *member)
     return member->host != RUN_NO_HOST && host_pool_ready(self->hosts.pool, member->host);
 }
 
-/* Sends what a learner has saved, unless this connection has seen it already: what is there then is newer. */
+static void say_unsent(void *context, const char *host, const char *file, const rp_error *err)
+{
+    run_say(context, LEVEL_WARN, "A0430", "%s cannot be sent to %s: %s", file, host, err->text);
+}
+
+/* Sends what a learner has saved (learner.weights, and what a learner of the user's keeps beside it), unless this connection has seen it
+ * already: what is there then is newer. */
 static void send_state(struct run *self, struct member *member)
 {
     struct host *host = host_pool_at(self->hosts.pool, member->host);
-    const char *folder = self->options->home.folder;
-    if (member->state_at == member->host && member->state_times == host_info(host)->times)
-        return;
+    if (member->state_at != member->host || member->state_times != host_info(host)->times)
+        host_send_files(host, "learner", say_unsent, self);
     member->state_at = member->host;
     member->state_times = host_info(host)->times;
-    static const char first[] = "learner."; /* learner.weights, and what a learner of the user's keeps beside it */
-    DIR *list = opendir(folder);
-    for (const struct dirent *entry; list && (entry = readdir(list));) {
-        char path[FOLDER_SIZE + 300];
-        if (strncmp(entry->d_name, first, sizeof first - 1) != 0 || strstr(entry->d_name, ".tmp"))
-            continue;
-        rp_error err = {0};
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (host_send_file(host, path, entry->d_name, &err) != RP_OK && err.status != RP_NOT_FOUND)
-            run_say(self, LEVEL_WARN, "A0430", "%s cannot be sent to %s: %s", entry->d_name, host_info(host)->name,
-                    err.text);
-    }
-    if (list)
-        closedir(list);
 }
 
 void run_go_there(struct run *self, struct member *member, struct command_context *out)

@@ -58,8 +58,7 @@ struct host_process {
     bool exited; /* there; its last output and files are on their way */
     bool ended;
     int status;
-    bool has_usage;
-    struct process_usage usage;
+    struct process_usage usage; /* if pid is known */
 };
 
 /* A line, or a file that is read piece by piece as the queue has room. They leave in order. */
@@ -241,23 +240,17 @@ static rp_status queue_file(struct host *self, const char *path, const char *nam
     return status;
 }
 
-/* Moves the first parcel, or the next piece of it, to the writer. */
-static void feed_first(struct host *self)
-{
-    struct host_parcel *parcel = zlistx_first(self->parcels);
-    if (parcel->file.fd < 0)
-        host_writer_add(&self->writer, &parcel->line);
-    else if (host_file_send(&parcel->file, &self->writer))
-        return;
-    zlistx_delete(self->parcels, zlistx_cursor(self->parcels));
-}
-
-/* Writes parcels as long as the carrier takes them. */
+/* Writes parcels, files piece by piece, as long as the carrier takes them. */
 static void feed(struct host *self)
 {
+    struct host_parcel *parcel;
     for (int round = 0; round < ROUNDS_MOST; round++) {
-        while (zlistx_size(self->parcels) > 0 && host_writer_room(&self->writer))
-            feed_first(self);
+        while (host_writer_room(&self->writer) && (parcel = zlistx_first(self->parcels))) {
+            if (parcel->file.fd < 0)
+                host_writer_add(&self->writer, &parcel->line);
+            if (parcel->file.fd < 0 || !host_file_send(&parcel->file, &self->writer))
+                zlistx_delete(self->parcels, zlistx_cursor(self->parcels));
+        }
         host_writer_flush(&self->writer);
         if (zlistx_size(self->parcels) == 0 || !host_writer_empty(&self->writer))
             return;
@@ -348,11 +341,17 @@ static void append_log(const struct host_process *process, const void *bytes, si
     close(fd);
 }
 
-static void on_started(void *context, const struct host_message *message)
+static void on_process(void *context, const struct host_message *message)
 {
-    struct host_process *process = process_of(context, message->line);
-    if (process && message->line->pid > 0 && message->line->pid <= INT32_MAX)
-        process->pid = (pid_t)message->line->pid;
+    const struct host_line *line = message->line;
+    struct host_process *process = process_of(context, line);
+    if (!process || line->pid <= 0 || line->pid > INT32_MAX)
+        return;
+    process->pid = (pid_t)line->pid;
+    process->exited = line->exited;
+    process->usage = (struct process_usage){.cpu_ns = line->cpu_ns > 0 ? line->cpu_ns : 0,
+                                            .memory = (uint64_t)within(line->memory, 0, 1e18),
+                                            .stopped = line->stopped};
 }
 
 static void on_output(void *context, const struct host_message *message)
@@ -362,13 +361,6 @@ static void on_output(void *context, const struct host_message *message)
     self->info.moved_ns = self->heard_ns;
     if (process && !process->ended)
         append_log(process, message->bytes, message->size);
-}
-
-static void on_exited(void *context, const struct host_message *message)
-{
-    struct host_process *process = process_of(context, message->line);
-    if (process)
-        process->exited = true;
 }
 
 static void on_ended(void *context, const struct host_message *message)
@@ -383,19 +375,6 @@ static void on_ended(void *context, const struct host_message *message)
     }
     process->status = (int)(message->line->status & UINT16_MAX);
     process->ended = true;
-}
-
-static void on_usage(void *context, const struct host_message *message)
-{
-    struct host *self = context;
-    const struct host_line *line = message->line;
-    struct host_process *process = process_of(self, line);
-    if (!process)
-        return;
-    process->has_usage = true;
-    process->usage = (struct process_usage){.cpu_ns = line->cpu_ns > 0 ? line->cpu_ns : 0,
-                                            .memory = (uint64_t)within(line->memory, 0, 1e18),
-                                            .stopped = line->stopped};
 }
 
 static void on_load(void *context, const struct host_message *message)
@@ -447,9 +426,8 @@ static void on_probed(void *context, const struct host_message *message)
 }
 
 static const struct host_line_handler handlers[] = {
-    {"here", on_here},     {"sending", on_sending}, {"ready", on_ready},   {"started", on_started},
-    {"output", on_output}, {"file", on_file},       {"exited", on_exited}, {"ended", on_ended},
-    {"usage", on_usage},   {"load", on_load},       {"probed", on_probed}, {0},
+    {"here", on_here}, {"sending", on_sending}, {"ready", on_ready}, {"process", on_process}, {"output", on_output},
+    {"file", on_file}, {"ended", on_ended},     {"load", on_load},   {"probed", on_probed},   {0},
 };
 
 /* Reads what the carrier has written to its standard error. */
@@ -664,23 +642,6 @@ void host_destroy(struct host **self)
 
 /* ---- the place of processes there ---- */
 
-/* A process goes on with its own files (NAME.jsonl), wherever it ran before: they are sent ahead of it. */
-static void send_own_files(struct host *self, const char *name)
-{
-    size_t length = strlen(name);
-    DIR *folder = opendir(self->folder.path);
-    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        char path[1024];
-        if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.' ||
-            text_ends(entry->d_name, ".tmp"))
-            continue;
-        snprintf(path, sizeof path, "%s/%s", self->folder.path, entry->d_name);
-        queue_file(self, path, entry->d_name, NULL);
-    }
-    if (folder)
-        closedir(folder);
-}
-
 static rp_status start_there(struct process_place *place, struct process *process,
                              const struct process_options *options, rp_error *err)
 {
@@ -703,7 +664,7 @@ static rp_status start_there(struct process_place *place, struct process *proces
     struct host_process *entry = add_process(self);
     snprintf(entry->log, sizeof entry->log, "%s", process->log);
     snprintf(entry->name, sizeof entry->name, "%s", process->name);
-    send_own_files(self, process->name);
+    host_send_files(self, process->name, NULL, NULL); /* it goes on with them, wherever it ran before */
     send_line(self, &(struct host_line){.type = "start", .id = entry->number, .name = process->name, .words = n},
               &words);
     text_fini(&words);
@@ -739,7 +700,7 @@ static void end_there(struct process_place *place, const struct process *process
 static bool usage(struct process_place *place, const struct process *process, struct process_usage *out)
 {
     const struct host_process *entry = find_process((struct host *)place, process->number);
-    if (!entry || !entry->has_usage || entry->exited)
+    if (!entry || entry->pid == 0 || entry->exited)
         return false;
     *out = entry->usage;
     return true;
@@ -783,6 +744,25 @@ rp_status host_send_file(struct host *self, const char *path, const char *name, 
 {
     RP_TRY(need_ready(self, err));
     return queue_file(self, path, name, err);
+}
+
+void host_send_files(struct host *self, const char *name, host_unsent *failed, void *context)
+{
+    size_t length = strlen(name);
+    DIR *folder = opendir(self->folder.path);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char path[1024];
+        rp_error err = {0};
+        if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.' ||
+            text_ends(entry->d_name, ".tmp"))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", self->folder.path, entry->d_name);
+        rp_status status = host_send_file(self, path, entry->d_name, &err);
+        if (status != RP_OK && status != RP_NOT_FOUND && failed)
+            failed(context, self->info.name, entry->d_name, &err);
+    }
+    if (folder)
+        closedir(folder);
 }
 
 rp_status host_probe(struct host *self, const char *endpoint, rp_error *err)

@@ -19,25 +19,17 @@
     (30 * NS_PER_S) /* for the answer of a host, which may have to find out who this machine is */
 #define TURN_MS 10
 
-/* Lets a socket listen on all addresses, and accept who connects. port 0: any. Returns the port; 0: errno says why. */
-static uint16_t listen_at(void *socket, uint16_t port)
+/* Lets a socket listen on all addresses, and accept who connects. port "0": any. Returns the port; 0: errno says why. */
+static uint16_t listen_at(void *socket, const char *port)
 {
     char endpoint[64];
     size_t size = sizeof endpoint;
     const int ipv6 = 1;
     zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6); /* and IPv4 */
-    snprintf(endpoint, sizeof endpoint, "tcp://*:%u", port);
+    snprintf(endpoint, sizeof endpoint, "tcp://*:%s", port);
     if (zmq_bind(socket, endpoint) != 0 || zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &size) != 0)
         return 0;
     return (uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10);
-}
-
-/* The port that the broker will use, if the file says one; otherwise any. */
-static uint16_t wanted_port(const struct run_config *config)
-{
-    const char *colon = strncmp(config->broker.service, "tcp://", 6) == 0 ? strrchr(config->broker.service, ':') : NULL;
-    long port = colon ? strtol(colon + 1, NULL, 10) : 0;
-    return port > 0 && port < 65536 ? (uint16_t)port : 0;
 }
 
 /* Gives the endpoint that the host's processes will use for the broker, or one like it. False: it has no address. */
@@ -130,9 +122,10 @@ rp_status host_check(const struct command_context *home, struct interrupts *inte
     options.home.config_path = NULL;
     options.home.keys = NULL;
     void *context = zmq_ctx_new(), *listener = zmq_socket(context, ZMQ_STREAM);
-    uint16_t port = listen_at(listener, wanted_port(home->config));
+    const char *colon = strncmp(broker->service, "tcp://", 6) == 0 ? strrchr(broker->service, ':') : NULL;
+    uint16_t port = listen_at(listener, colon ? colon + 1 : "0"); /* of the broker, if the file says one */
     if (port == 0)
-        port = listen_at(listener, 0);
+        port = listen_at(listener, "0");
     struct host_pool *pool = port > 0 ? host_pool_new(&options, err) : NULL;
     if (port == 0)
         err_fill(err, RP_IO, "cannot listen for connections of hosts: %s", zmq_strerror(errno));

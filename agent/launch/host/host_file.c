@@ -108,13 +108,10 @@ static bool is_full(const struct host_folder *self)
 static int open_below(struct host_folder *self, int folder, const char *name)
 {
     int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0 || errno != ENOENT)
+    if (fd >= 0 || errno != ENOENT || is_full(self) || (mkdirat(folder, name, 0777) != 0 && errno != EEXIST))
         return fd;
-    if (is_full(self))
-        return -1;
-    bool made = mkdirat(folder, name, 0777) == 0;
-    self->files += made;
-    return made || errno == EEXIST ? openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    self->files++;
+    return openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
 /* Opens the folder of the file and makes the folders that are missing. *leaf is the last part of the name. */
@@ -135,13 +132,16 @@ static int open_parent(struct host_folder *self, const char *name, const char **
     return fd;
 }
 
-static rp_status failed(const struct host_folder *self, const char *name, rp_error *err)
+/* Says why a file cannot be written, and drops the one under way. */
+static rp_status failed(struct host_folder *self, const char *name, rp_error *err)
 {
-    if (errno == EDQUOT)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "there are %u files and folders of %lld bytes; %u of %lld are allowed", self->files,
-                       (long long)self->bytes, self->files_most, (long long)self->bytes_most);
-    return err_set(err, RP_IO, "%.200s/%.200s cannot be written: %s", self->path, name, strerror(errno));
+    rp_status status =
+        errno == EDQUOT ? err_set(err, RP_RESOURCE_EXHAUSTED,
+                                  "there are %u files and folders of %lld bytes; %u of %lld are allowed", self->files,
+                                  (long long)self->bytes, self->files_most, (long long)self->bytes_most)
+                        : err_set(err, RP_IO, "%.200s/%.200s cannot be written: %s", self->path, name, strerror(errno));
+    host_folder_drop(self);
+    return status;
 }
 
 /* True if `more` bytes fit; else errno says so. */
@@ -162,11 +162,8 @@ static rp_status begin(struct host_folder *self, const char *name, mode_t mode, 
         self->fd =
             openat(self->parent, self->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0777);
     }
-    if (self->fd < 0) {
-        rp_status status = failed(self, name, err);
-        host_folder_drop(self);
-        return status;
-    }
+    if (self->fd < 0)
+        return failed(self, name, err);
     snprintf(self->name, sizeof self->name, "%s", name);
     self->size = 0;
     return RP_OK;
@@ -177,17 +174,13 @@ static rp_status finish(struct host_folder *self, struct stat *info, rp_error *e
     struct stat before, unused;
     const char *slash = strrchr(self->name, '/'), *leaf = slash ? slash + 1 : self->name;
     bool replaces = fstatat(self->parent, leaf, &before, AT_SYMLINK_NOFOLLOW) == 0;
-    rp_status status = RP_OK;
-    if (renameat(self->parent, self->temporary, self->parent, leaf) != 0 ||
-        fstat(self->fd, info ? info : &unused) != 0) {
-        status = failed(self, self->name, err);
-    } else {
-        int64_t freed = replaces ? before.st_size : 0; /* a file of an earlier leg was not counted */
-        self->bytes += self->size - (freed < self->bytes ? freed : self->bytes);
-        self->files += !replaces;
-    }
+    if (renameat(self->parent, self->temporary, self->parent, leaf) != 0 || fstat(self->fd, info ? info : &unused) != 0)
+        return failed(self, self->name, err);
+    int64_t freed = replaces ? before.st_size : 0; /* a file of an earlier leg was not counted */
+    self->bytes += self->size - (freed < self->bytes ? freed : self->bytes);
+    self->files += !replaces;
     host_folder_drop(self);
-    return status;
+    return RP_OK;
 }
 
 static rp_status host_file_append(struct host_folder *self, const char *name, const void *bytes, size_t size,
@@ -228,11 +221,8 @@ rp_status host_folder_take(struct host_folder *self, const struct host_message *
         RP_TRY(begin(self, name, mode, err));
     if (self->fd < 0 || strcmp(name, self->name) != 0 || offset != self->size)
         return err_set(err, RP_INVALID_ARGUMENT, "this piece of %.200s continues nothing", name);
-    if (!has_room(self, piece->size) || !io_write(self->fd, piece->bytes, piece->size, self->size)) {
-        rp_status status = failed(self, name, err);
-        host_folder_drop(self);
-        return status;
-    }
+    if (!has_room(self, piece->size) || !io_write(self->fd, piece->bytes, piece->size, self->size))
+        return failed(self, name, err);
     self->size += (int64_t)piece->size;
     return piece->line->last ? finish(self, info, err) : RP_OK;
 }

@@ -34,10 +34,10 @@ static const struct {
     enum member kind;
     size_t offset;
 } rows[] = {
-    ROW(type),   ROW(id),       ROW(lease_ms), ROW(version),  ROW(here),   ROW(cwd),     ROW(hostname), ROW(model),
-    ROW(work),   ROW(programs), ROW(address),  ROW(cores),    ROW(memory), ROW(python),  ROW(name),     ROW(words),
-    ROW(pid),    ROW(status),   ROW(kill),     ROW(text),     ROW(cpu_ns), ROW(stopped), ROW(cpu),      ROW(mode),
-    ROW(offset), ROW(replace),  ROW(last),     ROW(endpoint), ROW(ok),     ROW(ns),
+    ROW(type), ROW(id),       ROW(lease_ms), ROW(version), ROW(here),     ROW(cwd),     ROW(hostname), ROW(model),
+    ROW(work), ROW(programs), ROW(address),  ROW(cores),   ROW(memory),   ROW(python),  ROW(name),     ROW(words),
+    ROW(pid),  ROW(status),   ROW(kill),     ROW(text),    ROW(cpu_ns),   ROW(stopped), ROW(exited),   ROW(cpu),
+    ROW(mode), ROW(offset),   ROW(replace),  ROW(last),    ROW(endpoint), ROW(ok),      ROW(ns),
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
 

@@ -29,14 +29,14 @@ struct host_line {
     const char *version, *here, *cwd, *hostname, *model, *work, *programs, *address;
     double cores, memory; /* also what a process uses */
     bool python;
-    /* ---- start (its bytes are words, each with a NUL: `words` of them are the command, the rest the environment), started, end, ended */
+    /* ---- start (its bytes are words, each with a NUL: `words` of them are the command, the rest the environment), end, ended */
     const char *name;
     int64_t words, pid, status;
     bool kill;
     const char *text; /* why it has failed */
-    /* ---- usage, load */
+    /* ---- process, load */
     int64_t cpu_ns;
-    bool stopped;
+    bool stopped, exited;
     double cpu; /* cores of all programs */
     /* ---- file, again: beside its name */
     int64_t mode, offset;

@@ -112,40 +112,39 @@ static rp_status find_files(struct host_pool *self, rp_error *err)
 
 /* ---- entries ---- */
 
-static struct pool_host *add(struct host_pool *self, rp_error *err)
+static struct pool_host *add(struct host_pool *self)
 {
-    if (self->n >= HOST_POOL_MOST) {
-        err_set(err, RP_RESOURCE_EXHAUSTED, "a run may have %u hosts", HOST_POOL_MOST - 1);
-        return NULL;
-    }
-    struct pool_host *one = need_alloc(sizeof *one);
     self->hosts = need_resize(self->hosts, self->n + 1, sizeof *self->hosts);
-    self->hosts[self->n++] = one;
-    return one;
+    return self->hosts[self->n++] = need_alloc(sizeof **self->hosts);
 }
 
-static void connect_to(struct host_pool *self, struct pool_host *one, const char *name, const char *const *carrier)
+static struct pool_host *add_host(struct host_pool *self, const char *name, const char *const *carrier, rp_error *err)
 {
     const struct host_options options = {.name = name,
                                          .carrier = carrier,
                                          .folder = self->options.home.folder,
                                          .here = self->options.home.here,
                                          .guard = self->options.home.guard};
+    if (self->n >= HOST_POOL_MOST) {
+        err_set(err, RP_RESOURCE_EXHAUSTED, "a run may have %u hosts", HOST_POOL_MOST - 1);
+        return NULL;
+    }
+    struct pool_host *one = add(self);
     one->host = host_new(&options);
     one->info = host_info(one->host);
     one->wanted = true;
+    return one;
 }
 
 /* One host of an entry of the file, which may stand for several. */
 static rp_status add_one(struct host_pool *self, const struct host_config *config, const char *name, rp_error *err)
 {
     char **carrier = carrier_build(self->has_bundle ? &self->bundle : NULL, config, name, err);
-    struct pool_host *one = carrier ? add(self, err) : NULL;
+    struct pool_host *one = carrier ? add_host(self, name, (const char *const *)carrier, err) : NULL;
     if (one) {
         one->actors = host_config_takes(config, "actor");
         one->learners = host_config_takes(config, "learner");
         one->cores = config->cores;
-        connect_to(self, one, name, (const char *const *)carrier);
     }
     words_free(&carrier);
     return one ? RP_OK : (rp_status)err->status;
@@ -176,7 +175,7 @@ static void add_home(struct host_pool *self)
     const struct run_config *config = self->options.home.config;
     const struct host_config *entry = run_config_home(config);
     struct host_info *info = &self->home;
-    struct pool_host *home = add(self, NULL);
+    struct pool_host *home = add(self);
     info->state = HOST_READY;
     if (gethostname(info->name, sizeof info->name - 1) != 0 || !info->name[0])
         snprintf(info->name, sizeof info->name, "localhost");
@@ -305,21 +304,20 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
 {
     enum host_state before = one->info->state;
     host_tend(one->host, now_ns);
-    enum host_state state = one->info->state;
-    if (state == HOST_LOST && before != HOST_LOST)
-        note_loss(one, now_ns);
-    if (state == HOST_READY && one->info->times != one->greeted) {
+    if (one->info->state == HOST_READY && one->info->times != one->greeted) {
         one->greeted = one->info->times;
         one->ready_ns = now_ns;
         greet(self, one);
     }
-    if (one->wanted && now_ns >= self->open_ns &&
-        (state == HOST_ABSENT || (state == HOST_LOST && now_ns >= one->open_ns))) {
-        self->open_ns = now_ns + SPACE_NS;
-        host_open(one->host, now_ns);
-        if (one->info->state == HOST_LOST)
-            note_loss(one, now_ns);
-    }
+    if (one->info->state == HOST_LOST && before != HOST_LOST)
+        note_loss(one, now_ns);
+    bool due = one->info->state == HOST_ABSENT || (one->info->state == HOST_LOST && now_ns >= one->open_ns);
+    if (!one->wanted || !due || now_ns < self->open_ns)
+        return;
+    self->open_ns = now_ns + SPACE_NS;
+    host_open(one->host, now_ns);
+    if (one->info->state == HOST_LOST)
+        note_loss(one, now_ns);
 }
 
 /* Drops hosts whose key is on the list no more. */
@@ -470,24 +468,26 @@ static struct pool_host *find(const struct host_pool *self, const char *name)
     return NULL;
 }
 
+/* From now on the host is kept open, or closed; what its connections went through so far counts no more. */
+static void set_wanted(struct pool_host *one, bool wanted, int64_t now_ns)
+{
+    one->wanted = wanted;
+    one->open_ns = now_ns;
+    one->failures = 0;
+    one->ready_ns = one->pause_ns = 0;
+}
+
 rp_status host_pool_appear(struct host_pool *self, const char *name, const char *const *carrier, double cores,
                            int64_t now_ns, rp_error *err)
 {
     struct pool_host *one = find(self, name);
     if (one && (one->dropped || (!host_set_carrier(one->host, carrier) && one->wanted)))
         return RP_OK;
-    if (!one) {
-        one = add(self, err);
-        if (!one)
-            return (rp_status)err->status;
-        connect_to(self, one, name, carrier);
-    }
+    if (!one && !(one = add_host(self, name, carrier, err)))
+        return (rp_status)err->status;
     one->actors = true;
     one->cores = cores;
-    one->open_ns = now_ns;
-    one->wanted = true;
-    one->failures = 0;
-    one->ready_ns = one->pause_ns = 0;
+    set_wanted(one, true, now_ns);
     return RP_OK;
 }
 
@@ -510,8 +510,7 @@ static rp_status add_again(struct host_pool *self, const struct host_config *lik
     if (one->wanted || one->dropped)
         return err_set(err, RP_ALREADY_EXISTS, "%s %s", name,
                        one->wanted ? "is a host of this run already" : "was dropped, since its key was revoked");
-    one->wanted = true;
-    one->open_ns = now_ns;
+    set_wanted(one, true, now_ns);
     return RP_OK;
 }
 
@@ -543,9 +542,7 @@ void host_pool_vanish(struct host_pool *self, const char *name)
     struct pool_host *one = find(self, name);
     if (!one || !one->wanted)
         return;
-    one->wanted = false;
-    one->failures = 0;
-    one->pause_ns = one->ready_ns = 0;
+    set_wanted(one, false, 0);
     host_close(one->host);
 }
 

@@ -294,6 +294,16 @@ static struct node_child *find_child(struct node *self, int64_t id)
 /* Says something that needs no bytes. */
 #define say(self, ...) host_writer_put(&(self)->writer, &(struct host_line){__VA_ARGS__}, NULL, 0)
 
+/* Says how a process is: when it has begun, about once a second, and at its end. */
+static void say_process(struct node *self, struct node_child *child, pid_t pid)
+{
+    struct process_usage usage;
+    if (!process_usage(&child->process, &usage) && child->process.running)
+        return;
+    say(self, .type = "process", .id = child->id, .pid = pid, .exited = !child->process.running, .cpu_ns = usage.cpu_ns,
+        .memory = (double)usage.memory, .stopped = usage.stopped);
+}
+
 /* Starts a process whose output goes into a pipe, which is read only while the connection has room. */
 static rp_status start(struct node *self, struct node_child *child, const char *name, const char *const *argv,
                        const char *const *environment, rp_error *err)
@@ -348,7 +358,7 @@ static void on_start(void *context, const struct host_message *message)
     if (!damaged && start(self, &child, line->name, words, words + line->words + 1, &err) == RP_OK) {
         self->children = need_resize(self->children, self->n + 1, sizeof *self->children);
         self->children[self->n++] = child;
-        say(self, .type = "started", .id = line->id, .pid = child.process.pid);
+        say_process(self, &child, child.process.pid);
     } else {
         say(self, .type = "ended", .id = line->id, .status = (damaged ? 126 : 127) << 8,
             .text = damaged ? damaged : err.text);
@@ -393,8 +403,9 @@ static void tend_children(struct node *self)
     for (uint32_t i = 0; i < self->n; i++) {
         struct node_child *child = &self->children[i];
         /* The end itself is told at once: what the process has written may take long to follow. */
+        pid_t pid = child->process.pid;
         if (process_ended(&child->process, &child->status))
-            say(self, .type = "exited", .id = child->id);
+            say_process(self, child, pid);
     }
     forward_all(self);
     self->ends_wait = false;
@@ -416,16 +427,14 @@ static void tend_children(struct node *self)
 static void report_usage(struct node *self, int64_t now_ns)
 {
     struct machine_load load;
-    struct process_usage usage;
     if (now_ns - self->usage_ns < USAGE_NS)
         return;
     self->usage_ns = now_ns;
     say(self, .type = "load", .cpu = machine_load_read(&load) ? machine_load_busy(&self->load, &load) : 0.0);
     self->load = load;
     for (uint32_t i = 0; i < self->n; i++)
-        if (process_usage(&self->children[i].process, &usage))
-            say(self, .type = "usage", .id = self->children[i].id, .cpu_ns = usage.cpu_ns,
-                .memory = (double)usage.memory, .stopped = usage.stopped);
+        if (self->children[i].process.running)
+            say_process(self, &self->children[i], self->children[i].process.pid);
 }
 
 /* Kills all, and waits for their ends. */

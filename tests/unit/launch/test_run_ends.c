@@ -119,7 +119,7 @@ TEST(endless_files)
     static const char script[] =
         "echo '@rp {\"type\":\"ready\",\"version\":\"'\"$RP_VERSION\"'\",\"cores\":1,\"work\":\"/x\"}'; "
         "while read -r x; do case \"$x\" in *start*) break;; esac; done; "
-        "cat >/dev/null <&0 & echo '@rp {\"type\":\"exited\",\"id\":1}'; "
+        "cat >/dev/null <&0 & echo '@rp {\"type\":\"process\",\"id\":1,\"pid\":1,\"exited\":true}'; "
         "while sleep 0.02; do echo '@rp "
         "{\"type\":\"file\",\"name\":\"learner.weights\",\"bytes\":4,\"offset\":0,"
         "\"replace\":true,\"last\":true}'; printf harm; done";
