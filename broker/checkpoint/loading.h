@@ -97,8 +97,10 @@ struct loading {
     /* Chunks to read: the place, and the address of the pointer to the chunk. */
     struct pair *wanted;
     uint64_t n_wanted, next_wanted;
-    bool read; /* all chunks are there: spans have addresses */
+    bool read;    /* all chunks are there: spans have addresses */
+    bool salvage; /* chunks that cannot be read are lost, and later the items that need them */
     uint64_t chunks, bytes, items, left_out;
+    uint64_t lost; /* chunks */
 };
 
 /* Everything is borrowed. */

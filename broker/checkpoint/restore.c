@@ -18,6 +18,7 @@
 #include "proto/base/utf8.h"
 
 #define AHEAD 16u /* how many items ahead memory is prefetched */
+#define LOST_LOGGED 5u
 
 /* Data beyond storage.memory is left on disk. */
 static struct chunk *chunk_make(const struct durable_state *state, uint64_t at, const struct chunk_view *view)
@@ -30,9 +31,41 @@ static struct chunk *chunk_make(const struct durable_state *state, uint64_t at, 
     return store_add(store, head->columns, view->data, head->bytes, head->raw_bytes, NULL);
 }
 
+/* What stands for a chunk that cannot be read until the items that need it are removed. */
+static bool chunk_is_lost(const struct chunk *chunk)
+{
+    return !chunk_is_here(chunk) && !chunk->at;
+}
+
+/* Gives a chunk to the items and samples that want what is at this place. */
+static void chunk_give(struct loading *self, uint64_t at, struct chunk *chunk)
+{
+    chunk->refs = 0;
+    for (; self->next_wanted < self->n_wanted && self->wanted[self->next_wanted].key == at; self->next_wanted++) {
+        *(struct chunk **)(uintptr_t)self->wanted[self->next_wanted].value = chunk;
+        chunk->refs++;
+    }
+}
+
+static rp_status chunk_lose(struct loading *self, uint64_t at, const char *why)
+{
+    uint64_t *highest = &self->stream->folder.highest[DISK_SEGMENT];
+    struct chunk *chunk = self->salvage ? store_add_absent(self->state->store, 0, 0, 0, 0) : NULL;
+    if (!chunk)
+        return RP_DATA_LOSS;
+    if (disk_number(at) > *highest)
+        *highest = disk_number(at); /* or a new segment would have this name, and another chunk at this place */
+    if (self->lost++ < LOST_LOGGED)
+        log_line(LEVEL_ERROR, "B0512", "damage was found in the files", "text=%s", log_text(why));
+    chunk_give(self, at, chunk);
+    return RP_OK;
+}
+
 static rp_status chunk_take(void *ctx, uint64_t at, const struct chunk_view *view, rp_error *err)
 {
     struct loading *self = ctx;
+    if (!view)
+        return chunk_lose(self, at, err->text);
     const struct entry_chunk *head = view->head;
     struct chunk *chunk = chunk_make(self->state, at, view);
     if (!chunk)
@@ -46,11 +79,7 @@ static rp_status chunk_take(void *ctx, uint64_t at, const struct chunk_view *vie
     chunk->episode = head->episode;
     chunk->absent = head->absent != 0;
     chunk->at = at;
-    chunk->refs = 0;
-    for (; self->next_wanted < self->n_wanted && self->wanted[self->next_wanted].key == at; self->next_wanted++) {
-        *(struct chunk **)(uintptr_t)self->wanted[self->next_wanted].value = chunk;
-        chunk->refs++;
-    }
+    chunk_give(self, at, chunk);
     stream_chunk_known(self->stream, chunk);
     self->chunks++;
     self->bytes += head->bytes;
@@ -61,6 +90,13 @@ static rp_status chunk_take(void *ctx, uint64_t at, const struct chunk_view *vie
 static rp_status take_chunks(struct loading *self, rp_error *err)
 {
     rp_status status = loading_read_chunks(self, chunk_take, err);
+    if (status == RP_DATA_LOSS || status == RP_IO) {
+        rp_error why = *err;
+        err_set(err, status,
+                "%s. Put back the files from a copy, or start with checkpoint.load: salvage, which drops the items whose "
+                "data cannot be read, or with the number of an older checkpoint",
+                why.text);
+    }
     if (status == RP_OK && self->next_wanted != self->n_wanted)
         status = err_set(err, RP_DATA_LOSS, "%llu of %llu chunks of the tables are not in the segments",
                          (unsigned long long)(self->n_wanted - self->next_wanted), (unsigned long long)self->n_wanted);
@@ -244,6 +280,8 @@ static rp_status item_check(const struct table *table, const struct item *item, 
     bool ok = span->length >= layout->min_length && span->length > 0;
     for (uint32_t i = 0; i < span->n && ok; i++) {
         const struct chunk *chunk = span_chunks(span)[i];
+        if (chunk_is_lost(chunk))
+            return RP_OK; /* the item will be removed */
         ok = chunk->columns == layout->n_columns && (i > 0 || span->offset < chunk->length);
         steps += chunk->length;
     }
@@ -521,7 +559,10 @@ static void selections_restore(struct loading *self)
         struct picks *picks = &at->kept.picks;
         const struct table *table = at->kept.info.table;
         uint32_t n = picks->n, ref = 0;
-        if (!at->configured || !n || (at->kept.info.flags & PICK_LEASED && !at->kept.info.answered))
+        bool lost = false;
+        for (uint32_t i = 0; at->configured && i < picks->n_refs; i++)
+            lost |= chunk_is_lost(picks->refs[i]);
+        if (!at->configured || !n || lost || (at->kept.info.flags & PICK_LEASED && !at->kept.info.answered))
             continue; /* items of a lease that was not answered return */
         at->kept.info.holds = picks->n_refs > 0;
         for (uint32_t i = 0; i < n && at->kept.info.holds; ref += picks->chunks[i++]) {
@@ -608,6 +649,7 @@ static rp_status restore_files(struct loading *self, uint64_t number, bool salva
                        "applied (the log says where). Put back the files from a copy, or start with "
                        "checkpoint.load: salvage to go on without what is lost",
                        (unsigned long long)files->lost_inserts);
+    self->salvage = salvage;
     return loading_finish(self, number == 0 && files->end != 0 && files->whole, err);
 }
 
@@ -649,10 +691,28 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
     return status;
 }
 
+static void remove_lost(struct table *table)
+{
+    uint32_t before = table->in.size;
+    for (uint32_t slot = 0; slot < table->in.high; slot++) {
+        const struct span *span = &table->in.items[slot].span;
+        bool lost = false;
+        for (uint32_t c = 0; c < span->n; c++)
+            lost |= chunk_is_lost(span_chunks(span)[c]);
+        if (lost)
+            table_remove(table, slot);
+    }
+    if (before != table->in.size)
+        log_line(LEVEL_ERROR, "B0532", "items whose data is lost were removed", "table=%s removed=%u left=%u",
+                 table->name, before - table->in.size, table->in.size);
+}
+
 void restore_finish(const struct tables *tables)
 {
     for (uint32_t i = 0; i < tables->n; i++) {
         struct table *table = &tables->list[i];
+        if (table->store->spilled_chunks) /* lost ones are among them */
+            remove_lost(table);
         uint32_t before = table->in.size;
         /* The journal may end between the last sample of an item and its removal. An item that is sampled once and was not picked
          * has returned from its leases. */

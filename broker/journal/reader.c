@@ -237,6 +237,8 @@ rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t 
             status = reader_chunk(&reader, disk_offset(at[i]), &chunk, err);
         if (status == RP_OK && fn)
             status = fn(ctx, at[i], &chunk, err);
+        else if ((status == RP_DATA_LOSS || status == RP_IO) && fn && fn(ctx, at[i], NULL, err) == RP_OK)
+            status = RP_OK;
     }
     reader_close(&reader);
     return status;

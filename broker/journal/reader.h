@@ -40,7 +40,7 @@ bool reader_resync(struct reader *self);
 /* Reads the chunk at this offset of a segment; it is valid until the next call. RP_DATA_LOSS: there is no sound one. */
 rp_status reader_chunk(struct reader *self, uint64_t offset, struct chunk_view *out, rp_error *err);
 /* Reads the chunks at these places (ascending, each once) and calls fn (may be NULL) for each. Many small chunks cost one
- * large read. A damaged chunk ends it with an error. */
+ * large read. A chunk that cannot be read ends it with an error, unless fn, which gets NULL for it, returns RP_OK. */
 typedef rp_status chunk_fn(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err);
 rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t n, chunk_fn *fn, void *ctx,
                       rp_error *err);

@@ -280,7 +280,7 @@ static void remove_item(struct spill *self, struct table *table, uint64_t key, c
         return; /* the key belongs to another item now */
     uint32_t held;
     if (log_allow(&self->log, 5, self->state.loop->now_ns, &held))
-        log_line(LEVEL_ERROR, "B0532", "an item whose data is lost was removed", "table=%s key=%llu held_back=%u",
+        log_line(LEVEL_ERROR, "B0532", "items whose data is lost were removed", "table=%s key=%llu held_back=%u",
                  table->name, (unsigned long long)key, held);
     table_remove(table, slot);
     table_mark(table);
