@@ -157,22 +157,8 @@ static char **describe_environment(const struct run_config *config, const char *
     return list;
 }
 
-/* Reads the file again with what the environment says about itself: the checks that need its spec follow, and the run
- * keeps the spec in its own file. */
-static bool read_described(struct prepared *self, const struct launch *launch, const char *file, char *const *spec,
-                           struct schema_report *report)
-{
-    struct words all = {0};
-    words_add_list(&all, (const char *const *)launch->overrides.list);
-    words_add_list(&all, (const char *const *)spec);
-    run_config_free(&self->config);
-    self->config = (struct run_config){0};
-    bool ok = run_config_read(file, (const char *const *)all.list, &self->config, report);
-    words_clear(&all);
-    return ok;
-}
-
-/* Asks an environment in Python for its spec, unless the file has it: a run's own file does. */
+/* Asks an environment in Python for its spec, unless the file has it: a run's own file does. The file is read again
+ * with the spec: the checks that need it follow, and the run keeps it in its own file. */
 static bool describe(struct prepared *self, const struct launch *launch, const char *file, struct schema_report *report)
 {
     const struct env_config *env = &self->config.environment;
@@ -186,9 +172,17 @@ static bool describe(struct prepared *self, const struct launch *launch, const c
     char **spec = prepare_programs(self, &err) == RP_OK
                       ? describe_environment(&self->config, self->programs, self->here, &err)
                       : NULL;
-    if (!spec)
+    if (!spec) {
         schema_problem(report, "environment.name", "%s", err.text);
-    bool ok = spec && read_described(self, launch, file, spec, report);
+        return false;
+    }
+    struct words all = {0};
+    words_add_list(&all, (const char *const *)launch->overrides.list);
+    words_add_list(&all, (const char *const *)spec);
+    run_config_free(&self->config);
+    self->config = (struct run_config){0};
+    bool ok = run_config_read(file, (const char *const *)all.list, &self->config, report);
+    words_clear(&all);
     words_free(&spec);
     return ok;
 }
@@ -349,7 +343,7 @@ static bool is_stopped(void *context)
     struct host_wait *self = context;
     const struct host_pool *hosts = self->prepared->hosts;
     for (uint32_t i = 1; self->verbose && i < host_pool_count(hosts); i++) {
-        const struct host_info *info = host_pool_info(hosts, i);
+        const struct host_info *info = host_pool_at(hosts, i)->info;
         if (self->said[i] || info->state != HOST_LOST)
             continue;
         self->said[i] = true;
@@ -366,8 +360,9 @@ static rp_status explain_hosts(const struct prepared *self, enum role role, rp_e
     size_t used = 0;
     reasons[0] = '\0';
     for (uint32_t i = 1; i < host_pool_count(self->hosts) && used < sizeof reasons; i++) {
-        const struct host_info *info = host_pool_info(self->hosts, i);
-        if (!host_pool_takes(self->hosts, i, role))
+        const struct pool_host *one = host_pool_at(self->hosts, i);
+        const struct host_info *info = one->info;
+        if (!one->takes[role])
             continue;
         used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "", info->name,
                                  info->reason[0] ? info->reason : host_state_names[info->state]);
@@ -468,8 +463,9 @@ static bool show_progress(void *context, const char *line)
     return self->prepared->interrupts.asked == 0;
 }
 
-static rp_status measure(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err)
+rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err)
 {
+    RP_TRY(prepare_hosts(self, verbose, err));
     struct progress progress = {.prepared = self, .tty = verbose && isatty(STDERR_FILENO), .verbose = verbose};
     const struct profile_options options = {.home = self->context,
                                             .hosts = self->hosts,
@@ -481,13 +477,6 @@ static rp_status measure(struct prepared *self, bool again, bool cached, bool ve
     rp_status status = profile_measure(&options, &self->input, &self->from_cache, err);
     if (progress.tty && progress.last[0])
         fputs("\r\033[K", stderr);
-    return status;
-}
-
-rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err)
-{
-    RP_TRY(prepare_hosts(self, verbose, err));
-    rp_status status = measure(self, again, cached, verbose, err);
     if (cached && status == RP_NOT_FOUND)
         return RP_OK;
     RP_TRY(status);

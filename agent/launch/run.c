@@ -45,19 +45,6 @@ static struct supervisor_limits limits_of(const struct run *self)
                                       .healthy_ns = HEALTHY_NS};
 }
 
-static rp_status start_process(struct run *self, struct member *member, int64_t now_ns, rp_error *err)
-{
-    char logs[FOLDER_SIZE + 16];
-    struct command_context context;
-    self->context.actors = self->actors_wanted;
-    run_go_there(self, member, &context);
-    run_folder_path(logs, sizeof logs, self->options->home.folder, "logs");
-    rp_status status = command_start(&context, member->role, member->index, logs, &member->process, now_ns, err);
-    member->hang = (struct hang){0};
-    member->usage_ns = member->cpu_ns = 0;
-    return status;
-}
-
 static void give_up(struct run *self, const struct member *member)
 {
     char text[SUPERVISOR_TAIL + 512], quoted[SUPERVISOR_TAIL + 1024];
@@ -69,17 +56,24 @@ static void give_up(struct run *self, const struct member *member)
 static void start(struct run *self, struct member *member)
 {
     rp_error err = {0};
+    char logs[FOLDER_SIZE + 16];
+    struct command_context context;
     int64_t now_ns = clock_now(&self->clock);
     run_place(self, member);
     member->waits = !run_host_ready(self, member);
     if (member->waits)
         return;
-    if (start_process(self, member, now_ns, &err) == RP_OK) {
+    self->context.actors = self->actors_wanted;
+    member->hang = (struct hang){0};
+    member->usage_ns = member->cpu_ns = 0;
+    run_go_there(self, member, &context);
+    run_folder_path(logs, sizeof logs, self->options->home.folder, "logs");
+    if (command_start(&context, member->role, member->index, logs, &member->process, now_ns, &err) == RP_OK) {
         if (member->at == HOST_POOL_HOME)
             log_line(LEVEL_INFO, "A0402", "started", "process=%s pid=%d", member->name, (int)member->process.pid);
         else
             log_line(LEVEL_INFO, "A0402", "started", "process=%s host=%s", member->name,
-                     host_pool_info(self->hosts.pool, member->at)->name);
+                     host_pool_at(self->hosts.pool, member->at)->info->name);
         return;
     }
     const struct supervisor_limits limits = limits_of(self);
@@ -339,13 +333,6 @@ static void measure_usage(struct run *self, int64_t now_ns)
 
 /* ---- all of them ---- */
 
-static void tend_guard(struct run *self)
-{
-    if (guard_lost(self->options->home.guard))
-        run_say(self, LEVEL_WARN, "A0415", "the guard of the processes was killed; %s",
-                self->options->home.guard->pipe >= 0 ? "there is another one" : "another one could not be started");
-}
-
 /* Since when a process that was asked to end keeps the run waiting. One that has ended on its host waits for its files. */
 static int64_t waited_since(const struct run *self, const struct member *member)
 {
@@ -356,7 +343,10 @@ static int64_t waited_since(const struct run *self, const struct member *member)
 
 void run_tend(struct run *self, int64_t now_ns)
 {
-    tend_guard(self);
+    struct guard *guard = self->options->home.guard;
+    if (guard_lost(guard))
+        run_say(self, LEVEL_WARN, "A0415", "the guard of the processes was killed; %s",
+                guard->pipe >= 0 ? "there is another one" : "another one could not be started");
     run_hosts_tend(self, now_ns);
     for (uint32_t i = 0; i < self->n_members; i++) {
         struct member *member = self->members[i];
@@ -428,24 +418,24 @@ static void set_actors(struct run *self, uint32_t count, int64_t now_ns)
 
 /* ---- the start, step by step: broker, learners, their first parameters, actors and evaluator ---- */
 
+/* Moves a counter of the broker to the nearest number from least to most. False: the broker does not answer. */
+static bool bound_counter(const struct run *self, const char *name, int64_t least, int64_t most)
+{
+    rp_client *client = observer_client(self->observer);
+    int64_t total = 0;
+    if (rp_counter_read(client, name, RUN_POLL_MS, &total, NULL) != RP_OK)
+        return false;
+    int64_t wanted = total < least ? least : total > most ? most : total;
+    return wanted == total || rp_counter_add(client, name, wanted - total, RUN_POLL_MS, NULL, NULL) == RP_OK;
+}
+
 /* Restores the counters of before a resume, or of another broker: exploration and stop.steps continue from there. */
 static bool put_back(struct run *self)
 {
-    const struct {
-        const char *name;
-        int64_t before;
-    } counters[] = {{COUNTER_STEPS, (int64_t)self->steps_before}, {COUNTER_TAKEN, (int64_t)self->steps_shown}};
-    if (self->steps_before == 0 || self->put_back)
-        return self->put_back = true;
-    rp_client *client = observer_client(self->observer);
-    for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
-        int64_t total = 0, before = counters[i].before;
-        if (!client || rp_counter_read(client, counters[i].name, RUN_POLL_MS, &total, NULL) != RP_OK ||
-            (total < before &&
-             rp_counter_add(client, counters[i].name, before - total, RUN_POLL_MS, NULL, NULL) != RP_OK))
-            return false;
-    }
-    return self->put_back = true;
+    self->put_back = self->put_back || self->steps_before == 0 ||
+                     (bound_counter(self, COUNTER_STEPS, (int64_t)self->steps_before, INT64_MAX) &&
+                      bound_counter(self, COUNTER_TAKEN, (int64_t)self->steps_shown, INT64_MAX));
+    return self->put_back;
 }
 
 /* Our learner does this by itself, unless it was restarted too. */
@@ -479,16 +469,12 @@ static void fill_steps(struct run *self)
 static bool forget(struct run *self)
 {
     static const char *const names[] = {COUNTER_STEPS, COUNTER_TAKEN, COUNTER_LEARNER_STEPS, COUNTER_LEARNER_END};
-    rp_client *client = observer_client(self->observer);
     if (self->options->before || !config_folder(&self->config->broker))
         return true;
     observer_poll(self->observer, RUN_POLL_MS, &self->seen);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        int64_t total = 0;
-        if (!client || rp_counter_read(client, names[i], RUN_POLL_MS, &total, NULL) != RP_OK ||
-            (total != 0 && rp_counter_add(client, names[i], -total, RUN_POLL_MS, NULL, NULL) != RP_OK))
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!bound_counter(self, names[i], 0, 0))
             return false;
-    }
     self->policy_before = self->seen.policy;
     self->seen.steps = self->seen.taken = self->seen.learner_steps = 0;
     return self->seen.broker;
@@ -681,29 +667,19 @@ void run_heed_limit(struct run *self, int64_t now_ns)
 
 /* ---- a look ---- */
 
-/* What the machines of the plan take; under a scheduler, as many as it may give machines for. */
-static void find_bounds(const struct run *self, const struct plan *plan, uint32_t *least, uint32_t *most)
-{
-    uint32_t fewest = 1, given = 1;
-    *least = 1;
-    *most = plan->most_actors;
-    if (self->config->launch.engine != ENGINE_SLURM || !run_config_slurm_actors(self->config, &fewest, &given))
-        return;
-    *least = fewest;
-    *most = given > *most ? given : *most;
-}
-
 static void resize(struct run *self, const struct status *status, int64_t now_ns)
 {
     const struct plan *plan = self->options->plan;
     if (!self->auto_actors || !plan || self->phase >= PHASE_STOPPING)
         return;
     double cpu = status->cpu, cores = status->cores;
-    uint32_t least, most;
+    uint32_t least = 1, most = 1;
     run_actor_machines(self, &cpu, &cores);
-    find_bounds(self, plan, &least, &most);
+    /* What the machines of the plan take; under a scheduler, as many as it may give machines for. */
+    if (self->config->launch.engine == ENGINE_SLURM && !run_config_slurm_actors(self->config, &least, &most))
+        least = most = 1;
     const struct resize_limits limits = {.least = least,
-                                         .most = most,
+                                         .most = most > plan->most_actors ? most : plan->most_actors,
                                          .after_ns = RESIZE_REPORTS * self->config->report.every_ns,
                                          .margin = RESIZE_MARGIN,
                                          .predicted_actor_idle = status->planned_actor_idle,
@@ -782,14 +758,6 @@ static rp_status set_limiters(struct run *self, int64_t timeout_ms, rp_error *er
         RP_TRY(rp_admin_set_limiter(client, tables[i].name, &change, timeout_ms, NULL, err));
     self->limited_at = self->seen.broker_instance;
     return RP_OK;
-}
-
-/* A broker, or a shard, that was started again has the limiters of the file. */
-static void keep_limiters(struct run *self)
-{
-    bool renewed = self->ratio > 0.0 && self->seen.broker_instance != self->limited_at;
-    if (self->seen.broker && (renewed || (self->paused && !self->seen.paused)))
-        set_limiters(self, RUN_POLL_MS, NULL);
 }
 
 static rp_status change_ratio(struct run *self, struct order *order, rp_error *err)
@@ -914,7 +882,10 @@ void run_poll(struct run *self, int64_t now_ns)
         if (self->phase == PHASE_STOPPING)
             fill_steps(self);
         watch_progress(self, &before, now_ns);
-        keep_limiters(self);
+        /* A broker, or a shard, that was started again has the limiters of the file. */
+        bool renewed = self->ratio > 0.0 && self->seen.broker_instance != self->limited_at;
+        if (self->seen.broker && (renewed || (self->paused && !self->seen.paused)))
+            set_limiters(self, RUN_POLL_MS, NULL);
     }
     if (self->phase == PHASE_FILLING &&
         (self->seen.samples > 0 || (self->config->learners.count == 0 && self->seen.inserts > 0))) {

@@ -79,20 +79,27 @@ bool run_is_custom(const struct run *self, enum role role)
            (role == ROLE_LEARNER && config->learners.count != 0 && config->learners.command.count > 0);
 }
 
-uint32_t run_running(const struct run *self, enum role role)
+/* Counts members of a role (ROLES: of all) on a host (RUN_NO_HOST: on all): those that run there, or those that are
+ * wanted and have their place there. */
+static uint32_t count_members(const struct run *self, enum role role, uint32_t host, bool run)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_members; i++)
-        n += (role == ROLES || self->members[i]->role == role) && self->members[i]->process.running;
+    for (uint32_t i = 0; i < self->n_members; i++) {
+        const struct member *member = self->members[i];
+        bool there = host == RUN_NO_HOST || host == (run ? member->at : member->host);
+        n += there && (role == ROLES || member->role == role) && (run ? member->process.running : member->wanted);
+    }
     return n;
+}
+
+uint32_t run_running(const struct run *self, enum role role)
+{
+    return count_members(self, role, RUN_NO_HOST, true);
 }
 
 uint32_t run_wanted(const struct run *self, enum role role)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_members; i++)
-        n += self->members[i]->role == role && self->members[i]->wanted;
-    return n;
+    return count_members(self, role, RUN_NO_HOST, false);
 }
 
 /* ---- time ---- */
@@ -139,19 +146,17 @@ bool run_time_to_end(const struct run *self)
 /* How long a host may take to say that killed processes have ended. */
 #define SILENT_NS (2 * NS_PER_S)
 
+static const struct pool_host *host_at(const struct run *self, uint32_t index)
+{
+    return host_pool_at(self->hosts.pool, index);
+}
+
 static const struct host_info *info_at(const struct run *self, uint32_t index)
 {
-    return host_pool_info(self->hosts.pool, index);
+    return host_at(self, index)->info;
 }
 
 /* ---- which host each process is on ---- */
-
-/* A scheduler's machine has as many processors as actors were asked for: more actors wait for more machines. */
-static uint32_t most_at(const struct run *self, uint32_t index)
-{
-    double cores = host_pool_cores(self->hosts.pool, index);
-    return self->config->launch.engine == ENGINE_SLURM ? (uint32_t)fmax(1.0, floor(cores)) : UINT32_MAX;
-}
 
 /* Computes how many of each go where. */
 static void count_up(struct run *self)
@@ -165,30 +170,22 @@ static void count_up(struct run *self)
     hosts->counted = true;
     for (uint32_t i = 0; i < n; i++) { /* hosts that have not come yet, or are gone, take nothing */
         const struct run_site *site = &hosts->sites[i];
-        input.hosts[i].actors = site->in && host_pool_takes(hosts->pool, i, ROLE_ACTOR);
-        input.hosts[i].learners = site->in && !site->evacuated && host_pool_takes(hosts->pool, i, ROLE_LEARNER);
+        input.hosts[i].actors = site->in && host_at(self, i)->takes[ROLE_ACTOR];
+        input.hosts[i].learners = site->in && !site->evacuated && host_at(self, i)->takes[ROLE_LEARNER];
         actor_hosts += input.hosts[i].actors;
         learner_hosts += input.hosts[i].learners;
     }
     plan_place(&input, self->actors_wanted, run_config_learners(self->config), numbers, numbers + n);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t most = most_at(self, i);
+        /* A scheduler's machine has as many processors as actors were asked for: more actors wait for more machines. */
+        uint32_t most = self->config->launch.engine == ENGINE_SLURM
+                            ? (uint32_t)fmax(1.0, floor(host_at(self, i)->cores))
+                            : UINT32_MAX;
         hosts->sites[i].actors = actor_hosts == 0 ? 0 : numbers[i] < most ? numbers[i] : most;
         hosts->sites[i].learners = learner_hosts == 0 ? 0 : numbers[n + i];
     }
     plan_input_free(&input);
     free(numbers);
-}
-
-/* Wanted members of a role (ROLES: of all) that are on a host or are planned there. */
-static uint32_t placed_at(const struct run *self, enum role role, uint32_t host)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_members; i++) {
-        const struct member *member = self->members[i];
-        n += (role == ROLES || member->role == role) && member->wanted && member->host == host;
-    }
-    return n;
 }
 
 /* The first host with room; RUN_NO_HOST: none has. Learners are never without a place if a host takes them. */
@@ -198,7 +195,8 @@ static uint32_t free_host(const struct run *self, enum role role)
     uint32_t fallback = RUN_NO_HOST, least = UINT32_MAX;
     for (uint32_t i = 0; i < hosts->n; i++) {
         const struct run_site *site = &hosts->sites[i];
-        uint32_t there = placed_at(self, role, i), planned = role == ROLE_ACTOR ? site->actors : site->learners;
+        uint32_t there = count_members(self, role, i, false),
+                 planned = role == ROLE_ACTOR ? site->actors : site->learners;
         if (there < planned)
             return i;
         if (role == ROLE_LEARNER && planned > 0 && there < least) {
@@ -228,25 +226,16 @@ void run_place(struct run *self, struct member *member)
         member->host = free_host(self, member->role);
 }
 
-/* True if a member stays where it is. kept: members of its role that stay there so far. */
-static bool stays(const struct run *self, const struct member *member, uint32_t kept)
-{
-    if (member->host == RUN_NO_HOST)
-        return false;
-    const struct run_site *site = &self->hosts.sites[member->host];
-    if (member->role == ROLE_LEARNER) /* its state would have to move along */
-        return site->in && !site->evacuated;
-    return site->in && kept < site->actors;
-}
-
+/* Takes members from hosts that are gone or have too many actors; a learner's state would have to move along. */
 static void unplace(struct run *self, enum role role)
 {
     uint32_t *kept = need_alloc(self->hosts.n * sizeof *kept);
     for (uint32_t i = 0; i < self->n_members; i++) {
         struct member *member = self->members[i];
-        if (member->role != role || !member->wanted)
+        if (member->role != role || !member->wanted || member->host == RUN_NO_HOST)
             continue;
-        if (stays(self, member, member->host == RUN_NO_HOST ? 0 : kept[member->host]))
+        const struct run_site *site = &self->hosts.sites[member->host];
+        if (site->in && (role == ROLE_LEARNER ? !site->evacuated : kept[member->host] < site->actors))
             kept[member->host]++;
         else
             member->host = RUN_NO_HOST;
@@ -279,7 +268,7 @@ void run_place_again(struct run *self, int64_t now_ns)
 
 bool run_host_ready(const struct run *self, const struct member *member)
 {
-    return member->host != RUN_NO_HOST && host_pool_ready(self->hosts.pool, member->host);
+    return member->host != RUN_NO_HOST && host_at(self, member->host)->ready;
 }
 
 static void say_unsent(void *context, const char *host, const char *file, const rp_error *err)
@@ -287,23 +276,19 @@ static void say_unsent(void *context, const char *host, const char *file, const 
     run_say(context, LEVEL_WARN, "A0430", "%s cannot be sent to %s: %s", file, host, err->text);
 }
 
-/* Sends what a learner has saved (learner.weights, and what a learner of the user's keeps beside it), unless this connection has seen it
- * already: what is there then is newer. */
-static void send_state(struct run *self, struct member *member)
-{
-    struct host *host = host_pool_at(self->hosts.pool, member->host);
-    if (member->state_at != member->host || member->state_times != host_info(host)->times)
-        host_send_files(host, "learner", say_unsent, self);
-    member->state_at = member->host;
-    member->state_times = host_info(host)->times;
-}
-
 void run_go_there(struct run *self, struct member *member, struct command_context *out)
 {
+    const struct pool_host *host = host_at(self, member->host);
     member->at = member->host;
     host_pool_context(self->hosts.pool, member->host, &self->context, out);
-    if (member->role == ROLE_LEARNER && member->host != HOST_POOL_HOME)
-        send_state(self, member);
+    if (member->role != ROLE_LEARNER || !host->host)
+        return;
+    /* What a learner has saved (learner.weights, and what a learner of the user's keeps beside it), unless this
+     * connection has seen it already: what is there then is newer. */
+    if (member->state_at != member->host || member->state_times != host->info->times)
+        host_send_files(host->host, "learner", say_unsent, self);
+    member->state_at = member->host;
+    member->state_times = host->info->times;
 }
 
 /* ---- news ---- */
@@ -327,14 +312,14 @@ static void host_came(struct run *self, uint32_t index, int64_t now_ns)
     if (!again || moved)
         run_place_again(self, now_ns);
     run_say(self, LEVEL_INFO, "A0432", "%s is %s: it gets %s", name, again ? "back" : "taken in",
-            processes(placed_at(self, ROLES, index), text, sizeof text));
+            processes(count_members(self, ROLES, index, false), text, sizeof text));
 }
 
 static void host_went(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
     bool absent = info_at(self, index)->state == HOST_ABSENT;
-    uint32_t members = placed_at(self, ROLES, index);
+    uint32_t members = count_members(self, ROLES, index, false);
     char text[32];
     site->lost_ns = now_ns;
     site->losses++;
@@ -354,8 +339,8 @@ static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
     if (self->phase >= PHASE_STOPPING)
         return;
     run_say(self, LEVEL_WARN, "A0431", "%s is %s, and %s with it", info_at(self, index)->name,
-            host_pool_dropped(self->hosts.pool, index) ? "dropped, since its key was revoked" : "gone",
-            processes(placed_at(self, ROLES, index), text, sizeof text));
+            host_at(self, index)->dropped ? "dropped, since its key was revoked" : "gone",
+            processes(count_members(self, ROLES, index, false), text, sizeof text));
     run_place_again(self, now_ns);
 }
 
@@ -364,7 +349,7 @@ static void say_left_out(struct run *self, uint32_t index)
 {
     struct run_site *site = &self->hosts.sites[index];
     const char *name = info_at(self, index)->name;
-    if (site->in || site->said || site->leaving || !host_pool_find(self->hosts.pool, name) ||
+    if (site->in || site->said || site->leaving || !host_at(self, index)->wanted ||
         info_at(self, index)->state != HOST_LOST)
         return;
     site->said = true;
@@ -409,20 +394,12 @@ static void give_up_silent(struct run *self, uint32_t index, int64_t now_ns)
 
 /* ---- learners of a lost host ---- */
 
-/* True if another host that is ready takes learners. */
-static bool other_learner_host(const struct run *self, uint32_t lost)
-{
-    for (uint32_t i = 0; i < self->hosts.n; i++)
-        if (i != lost && host_pool_takes(self->hosts.pool, i, ROLE_LEARNER) && host_pool_ready(self->hosts.pool, i))
-            return true;
-    return false;
-}
-
+/* They move if another host takes learners: this one is not ready, and so not meant by host_pool_has. */
 static void evacuate(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
-    if (site->evacuated || site->ready || placed_at(self, ROLE_LEARNER, index) == 0 || site->lost_ns == 0 ||
-        now_ns - site->lost_ns < MOVE_NS || !other_learner_host(self, index))
+    if (site->evacuated || site->ready || count_members(self, ROLE_LEARNER, index, false) == 0 || site->lost_ns == 0 ||
+        now_ns - site->lost_ns < MOVE_NS || !host_pool_has(self->hosts.pool, ROLE_LEARNER))
         return;
     site->evacuated = true;
     run_say(self, LEVEL_WARN, "A0434", "%s is lost for %.0f s: its learners move to another host",
@@ -432,25 +409,21 @@ static void evacuate(struct run *self, uint32_t index, int64_t now_ns)
 
 /* ---- the broker, seen from there ---- */
 
-/* Asks once for each connection. */
-static void ask_reach(struct run *self, struct run_site *site, uint32_t index, struct host *host)
-{
-    struct command_context there;
-    host_pool_context(self->hosts.pool, index, &self->context, &there);
-    site->reach_times = host_info(host)->times;
-    site->reaching = there.endpoints && strncmp(there.endpoints->service, "tcp://", 6) == 0 &&
-                     host_probe(host, there.endpoints->service, NULL) == RP_OK;
-}
-
+/* Asks once for each connection whether the host reaches the broker, and says if it does not. */
 static void check_reach(struct run *self, uint32_t index)
 {
     struct run_site *site = &self->hosts.sites[index];
-    struct host *host = host_pool_at(self->hosts.pool, index);
-    const struct host_probe *probe = &host_info(host)->probe;
+    const struct host_info *info = info_at(self, index);
+    const struct host_probe *probe = &info->probe;
+    struct command_context there;
     if (!self->observer || !site->ready)
         return;
-    if (site->reach_times != host_info(host)->times)
-        ask_reach(self, site, index, host);
+    if (site->reach_times != info->times) {
+        host_pool_context(self->hosts.pool, index, &self->context, &there);
+        site->reach_times = info->times;
+        site->reaching = there.endpoints && strncmp(there.endpoints->service, "tcp://", 6) == 0 &&
+                         host_probe(host_at(self, index)->host, there.endpoints->service, NULL) == RP_OK;
+    }
     if (!site->reaching || !probe->done)
         return;
     site->reaching = false;
@@ -459,7 +432,7 @@ static void check_reach(struct run *self, uint32_t index)
             self, LEVEL_WARN, "A0435",
             "%s cannot connect to the broker: %.200s; write an address that it reaches in broker.advertise, and let "
             "its ports through firewalls",
-            host_info(host)->name, probe->text);
+            info->name, probe->text);
 }
 
 /* ---- processes that wait for hosts ---- */
@@ -467,18 +440,6 @@ static void check_reach(struct run *self, uint32_t index)
 static bool several(const struct run *self)
 {
     return self->hosts.n > 1;
-}
-
-/* Says for which host a process waits, and why that is away. */
-static void name_lost(const struct run *self, const struct member *member, char *out, size_t size)
-{
-    if (member->host == RUN_NO_HOST) {
-        snprintf(out, size, "none has room for %s", member->name);
-        return;
-    }
-    const char *reason = info_at(self, member->host)->reason;
-    enum host_state state = info_at(self, member->host)->state;
-    snprintf(out, size, "%s: %s", info_at(self, member->host)->name, reason[0] ? reason : host_state_names[state]);
 }
 
 /* Counts the actors and learners that wait for hosts; out->lost becomes `lost`, which names one of these hosts, or stays NULL. */
@@ -491,7 +452,11 @@ static void find_stranded(const struct run *self, struct why_run *out, char *los
         out->stranded_learners += waits && member->role == ROLE_LEARNER;
         if (!waits || out->lost)
             continue;
-        name_lost(self, member, lost, size);
+        const struct host_info *info = member->host == RUN_NO_HOST ? NULL : info_at(self, member->host);
+        if (info)
+            snprintf(lost, size, "%s: %s", info->name, info->reason[0] ? info->reason : host_state_names[info->state]);
+        else
+            snprintf(lost, size, "none has room for %s", member->name);
         out->lost = lost;
     }
 }
@@ -517,22 +482,13 @@ void run_hosts_open(struct run *self)
     hosts->pool = self->options->hosts;
     grow(hosts);
     for (uint32_t i = 0; i < hosts->n; i++)
-        hosts->sites[i].in = hosts->sites[i].ready = host_pool_ready(hosts->pool, i);
+        hosts->sites[i].in = hosts->sites[i].ready = host_at(self, i)->ready;
 }
 
 void run_hosts_fini(struct run *self)
 {
     free(self->hosts.sites);
     free(self->hosts.shown);
-}
-
-/* Processes that run on a host. */
-static uint32_t placed_running(const struct run *self, uint32_t host)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_members; i++)
-        n += self->members[i]->process.running && self->members[i]->at == host;
-    return n;
 }
 
 rp_status run_hosts_change(struct run *self, const char *change, int64_t now_ns, rp_error *err)
@@ -564,13 +520,13 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
     grow(hosts);
     for (uint32_t i = 1; i < hosts->n; i++) {
         struct run_site *site = &hosts->sites[i];
-        bool ready = host_pool_ready(hosts->pool, i);
+        bool ready = host_at(self, i)->ready;
         if (site->ready && !ready) {
             site->ready = false;
             host_went(self, i, now_ns);
         }
         host_is_gone(self, i, now_ns);
-        if (site->leaving && placed_running(self, i) == 0) {
+        if (site->leaving && count_members(self, ROLES, i, true) == 0) {
             site->leaving = false;
             host_pool_vanish(hosts->pool, info_at(self, i)->name);
         }
@@ -632,7 +588,7 @@ static void fill_state(const struct run *self, uint32_t index, struct status_hos
     const char *reason = info->reason; /* a source that took the host away has taken it along */
     snprintf(out->name, sizeof out->name, "%s", info->name);
     snprintf(out->model, sizeof out->model, "%.63s", info->facts.model);
-    out->ready = host_pool_ready(self->hosts.pool, index);
+    out->ready = host_at(self, index)->ready;
     out->times = info->times;
     if (info->state == HOST_LOST || site->lost_ns > 0) /* attempts to reach it again do not end its absence */
         snprintf(out->state, sizeof out->state, "lost for %.0f s%s%.150s", seconds, reason[0] ? ": " : "", reason);
@@ -660,7 +616,7 @@ static void fill_hosts(struct run *self, struct status *out)
                                       .mean_cpu = site->ready_s > 0 ? site->cpu_s / site->ready_s
                                                   : site->in        ? 0.0
                                                                     : NAN,
-                                      .cores = host_pool_cores(hosts->pool, i)};
+                                      .cores = host_at(self, i)->cores};
         fill_state(self, i, shown);
         fill_members(self, i, shown);
         out->cores += shown->cores;
@@ -677,11 +633,11 @@ void run_actor_machines(const struct run *self, double *cpu, double *cores)
     *cpu = *cores = 0.0;
     for (uint32_t i = 0; i < hosts->n; i++) {
         struct status_host there = {0};
-        if (!host_pool_takes(hosts->pool, i, ROLE_ACTOR) || !host_pool_ready(hosts->pool, i))
+        if (!host_at(self, i)->takes[ROLE_ACTOR] || !host_at(self, i)->ready)
             continue;
         fill_members(self, i, &there);
         *cpu += there.cpu;
-        *cores += host_pool_cores(hosts->pool, i);
+        *cores += host_at(self, i)->cores;
     }
     if (self->config->launch.engine == ENGINE_SLURM)
         *cores = 0.0;
@@ -890,17 +846,6 @@ static void fill_progress(const struct run *self, struct status *out)
     approach(out, out->elapsed_s, out->stop_time_s, 1.0);
 }
 
-/* The verdict of agent/view, which all who look at the run show. */
-static void fill_waits(const struct run *self, struct status *out)
-{
-    char lost[256];
-    struct why_run run = status_facts(out);
-    if (!self->observer || self->phase >= PHASE_DONE)
-        return;
-    find_stranded(self, &run, lost, sizeof lost);
-    observer_why(self->observer, &run, &out->why);
-}
-
 static const char *state_of(const struct run *self, const struct member *member, char *out, size_t size)
 {
     int64_t now_ns = clock_now(&self->clock);
@@ -955,7 +900,7 @@ static void fill_plan(const struct run *self, struct status *out)
     out->shards = config_shards(&self->config->broker);
     snprintf(out->shards_reason, sizeof out->shards_reason, "%s", plan ? plan->broker.reason : "");
     out->memory_limit = input ? (uint64_t)plan_memory(input) : (uint64_t)self->config->plan.memory;
-    out->cores = host_pool_cores(self->hosts.pool, HOST_POOL_HOME);
+    out->cores = host_at(self, HOST_POOL_HOME)->cores;
 }
 
 static void show_event(const struct run_event *event, struct status *out)
@@ -1007,7 +952,13 @@ void run_status(struct run *self, struct status *out)
     fill_processes(self, out);
     fill_plan(self, out);
     fill_hosts(self, out);
-    fill_waits(self, out);
+    if (self->observer &&
+        self->phase < PHASE_DONE) { /* the verdict of agent/view, which all who look at the run show */
+        char lost[256];
+        struct why_run run = status_facts(out);
+        find_stranded(self, &run, lost, sizeof lost);
+        observer_why(self->observer, &run, &out->why);
+    }
     show_event(self->n_events > 0 ? &self->events[self->n_events - 1] : NULL, out);
 }
 

@@ -146,7 +146,7 @@ static bool owns(const struct host *self, const char *file)
     return false;
 }
 
-static struct host_process *find_process(struct host *self, uint32_t number)
+static struct host_process *find_process(struct host *self, int64_t number)
 {
     for (uint32_t i = 0; i < self->n_processes; i++)
         if (number != 0 && self->processes[i].number == number)
@@ -168,17 +168,6 @@ static struct host_process *add_process(struct host *self)
     return process;
 }
 
-/* Ends all processes with PROCESS_LOST. */
-static void lose_processes(struct host *self)
-{
-    for (uint32_t i = 0; i < self->n_processes; i++) {
-        if (!self->processes[i].ended)
-            self->processes[i].status = PROCESS_LOST;
-        self->processes[i].ended = true;
-        self->processes[i].name[0] = '\0';
-    }
-}
-
 /* ---- the end of a connection ---- */
 
 static void parcel_destroy(void **item)
@@ -190,7 +179,8 @@ static void parcel_destroy(void **item)
     *item = NULL;
 }
 
-/* Closes the connection. The carrier sees the end of its input and ends by itself, or is killed a little later. */
+/* Closes the connection: all processes there are lost. The carrier sees the end of its input and ends by itself, or is
+ * killed a little later. */
 static void disconnect(struct host *self, int64_t now_ns)
 {
     host_writer_fini(&self->writer);
@@ -198,7 +188,12 @@ static void disconnect(struct host *self, int64_t now_ns)
     host_reader_fini(&self->errors);
     zlistx_purge(self->parcels);
     host_folder_drop(&self->folder);
-    lose_processes(self);
+    for (uint32_t i = 0; i < self->n_processes; i++) {
+        if (!self->processes[i].ended)
+            self->processes[i].status = PROCESS_LOST;
+        self->processes[i].ended = true;
+        self->processes[i].name[0] = '\0';
+    }
     if (self->probing)
         self->info.probe = (struct host_probe){.done = true, .text = "the host is lost"};
     self->probing = false;
@@ -227,17 +222,6 @@ static void send_line(struct host *self, const struct host_line *line, const str
     host_line_write(&parcel->line, line, bytes ? bytes->data : NULL, bytes ? bytes->size : 0);
     parcel->line.failed |= bytes && bytes->failed;
     zlistx_add_end(self->parcels, parcel);
-}
-
-static rp_status queue_file(struct host *self, const char *path, const char *name, rp_error *err)
-{
-    struct host_parcel *parcel = need_alloc(sizeof *parcel);
-    rp_status status = host_file_open(&parcel->file, path, name, 0, err);
-    if (status == RP_OK)
-        zlistx_add_end(self->parcels, parcel);
-    else
-        free(parcel);
-    return status;
 }
 
 /* Writes parcels, files piece by piece, as long as the carrier takes them. */
@@ -327,11 +311,6 @@ static void on_ready(void *context, const struct host_message *message)
     set_state(self, HOST_READY, clock_ns());
 }
 
-static struct host_process *process_of(struct host *self, const struct host_line *line)
-{
-    return line->id > 0 && line->id <= UINT32_MAX ? find_process(self, (uint32_t)line->id) : NULL;
-}
-
 static void append_log(const struct host_process *process, const void *bytes, size_t size)
 {
     int fd = open(process->log, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
@@ -344,7 +323,7 @@ static void append_log(const struct host_process *process, const void *bytes, si
 static void on_process(void *context, const struct host_message *message)
 {
     const struct host_line *line = message->line;
-    struct host_process *process = process_of(context, line);
+    struct host_process *process = find_process(context, line->id);
     if (!process || line->pid <= 0 || line->pid > INT32_MAX)
         return;
     process->pid = (pid_t)line->pid;
@@ -357,7 +336,7 @@ static void on_process(void *context, const struct host_message *message)
 static void on_output(void *context, const struct host_message *message)
 {
     struct host *self = context;
-    const struct host_process *process = process_of(self, message->line);
+    const struct host_process *process = find_process(self, message->line->id);
     self->info.moved_ns = self->heard_ns;
     if (process && !process->ended)
         append_log(process, message->bytes, message->size);
@@ -366,7 +345,7 @@ static void on_output(void *context, const struct host_message *message)
 static void on_ended(void *context, const struct host_message *message)
 {
     const char *text = message->line->text;
-    struct host_process *process = process_of(context, message->line);
+    struct host_process *process = find_process(context, message->line->id);
     if (!process || process->ended)
         return;
     if (text && text[0]) {
@@ -612,19 +591,6 @@ bool host_set_carrier(struct host *self, const char *const *carrier)
     return true;
 }
 
-/* Waits for the carrier's end, and kills the carrier after a while. The time counts from the end of the connection, so many hosts
- * that were closed together end together. */
-static void await_carrier(struct host *self)
-{
-    int64_t start = clock_ns(), by = self->leave_by_ns - LEAVE_NS + DESTROY_NS,
-            give_up = (by > start ? by : start) + KILL_NS;
-    while (!is_gone(self) && clock_ns() < give_up) {
-        if (clock_ns() >= by)
-            process_kill(&self->carrier);
-        nanosleep(&(struct timespec){.tv_nsec = 2 * NS_PER_MS}, NULL);
-    }
-}
-
 void host_destroy(struct host **self)
 {
     struct host *host = *self;
@@ -632,7 +598,15 @@ void host_destroy(struct host **self)
     if (!host)
         return;
     host_close(host);
-    await_carrier(host);
+    /* A carrier that does not end is killed after a while, which counts from the end of the connection: many hosts that
+     * were closed together end together. */
+    int64_t start = clock_ns(), by = host->leave_by_ns - LEAVE_NS + DESTROY_NS,
+            give_up = (by > start ? by : start) + KILL_NS;
+    while (!is_gone(host) && clock_ns() < give_up) {
+        if (clock_ns() >= by)
+            process_kill(&host->carrier);
+        nanosleep(&(struct timespec){.tv_nsec = 2 * NS_PER_MS}, NULL);
+    }
     host_folder_drop(&host->folder);
     words_clear(&host->command);
     zlistx_destroy(&host->parcels);
@@ -743,7 +717,13 @@ static rp_status need_ready(const struct host *self, rp_error *err)
 rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err)
 {
     RP_TRY(need_ready(self, err));
-    return queue_file(self, path, name, err);
+    struct host_parcel *parcel = need_alloc(sizeof *parcel);
+    rp_status status = host_file_open(&parcel->file, path, name, 0, err);
+    if (status == RP_OK)
+        zlistx_add_end(self->parcels, parcel);
+    else
+        free(parcel);
+    return status;
 }
 
 void host_send_files(struct host *self, const char *name, host_unsent *failed, void *context)

@@ -2,7 +2,6 @@
 #include "agent/launch/host/host_check.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
@@ -12,34 +11,27 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 
-#define HOST_CHECK_CONNECT_NS                                                                                          \
-    (13 * NS_PER_S) /* ssh itself gives up after 10 s, and says why; some hosts are tried twice */
-#define HOST_CHECK_SEND_NS (300 * NS_PER_S) /* for programs to be packed and to arrive there */
-#define HOST_CHECK_ANSWER_NS                                                                                           \
-    (30 * NS_PER_S) /* for the answer of a host, which may have to find out who this machine is */
+#define CONNECT_NS (13 * NS_PER_S) /* ssh itself gives up after 10 s, and says why; some hosts are tried twice */
+#define SEND_NS (300 * NS_PER_S)   /* for programs to be packed and to arrive there */
+#define ANSWER_NS (30 * NS_PER_S)  /* for the answer of a host, which may have to find out who this machine is */
 #define TURN_MS 10
 
-/* Lets a socket listen on all addresses, and accept who connects. port "0": any. Returns the port; 0: errno says why. */
-static uint16_t listen_at(void *socket, const char *port)
+/* Lets a socket listen on all addresses, and accept who connects. port "0": any. False: errno says why. */
+static bool listen_at(void *socket, const char *port, char bound[HOST_PATH])
 {
-    char endpoint[64];
-    size_t size = sizeof endpoint;
+    size_t size = HOST_PATH;
     const int ipv6 = 1;
     zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6); /* and IPv4 */
-    snprintf(endpoint, sizeof endpoint, "tcp://*:%s", port);
-    if (zmq_bind(socket, endpoint) != 0 || zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &size) != 0)
-        return 0;
-    return (uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10);
+    snprintf(bound, HOST_PATH, "tcp://*:%s", port);
+    return zmq_bind(socket, bound) == 0 && zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0;
 }
 
 /* Gives the endpoint that the host's processes will use for the broker, or one like it. False: it has no address. */
-static bool find_endpoint(const struct host_info *info, const struct broker_config *broker, uint16_t port, char *out,
-                          size_t size)
+static bool find_endpoint(const struct host_info *info, const struct broker_config *broker, const char *bound,
+                          char out[HOST_PATH])
 {
-    char bound[64];
-    snprintf(bound, sizeof bound, "tcp://*:%u", port);
     return host_pool_endpoint(&info->facts, broker, broker->service,
-                              endpoint_is_any(broker->service) ? bound : broker->service, out, size);
+                              endpoint_is_any(broker->service) ? bound : broker->service, out, HOST_PATH);
 }
 
 static bool check_stopped(void *interrupts)
@@ -49,41 +41,39 @@ static bool check_stopped(void *interrupts)
 }
 
 /* Waits for the hosts, and then for their answers to the question whether they reach this machine. */
-static void try_all(struct host_pool *pool, const struct broker_config *broker, uint16_t port,
+static void try_all(struct host_pool *pool, const struct broker_config *broker, const char *bound,
                     struct interrupts *interrupts)
 {
     uint32_t n = host_pool_count(pool), sends = 0, asked = 1;
     char endpoint[HOST_PATH];
-    host_pool_await(pool, HOST_CHECK_CONNECT_NS, check_stopped, interrupts);
+    host_pool_await(pool, CONNECT_NS, check_stopped, interrupts);
     for (uint32_t i = 1; i < n; i++)
-        sends += host_pool_info(pool, i)->sent;
+        sends += host_pool_at(pool, i)->info->sent;
     if (sends > 0)
-        host_pool_await(pool, HOST_CHECK_SEND_NS, check_stopped, interrupts);
+        host_pool_await(pool, SEND_NS, check_stopped, interrupts);
     for (uint32_t i = 1; i < n; i++) {
-        struct host *host = host_pool_at(pool, i);
-        if (host_pool_ready(pool, i) && find_endpoint(host_info(host), broker, port, endpoint, sizeof endpoint))
-            host_probe(host, endpoint, NULL);
+        const struct pool_host *one = host_pool_at(pool, i);
+        if (one->ready && find_endpoint(one->info, broker, bound, endpoint))
+            host_probe(one->host, endpoint, NULL);
     }
-    for (int64_t end_ns = clock_ns() + HOST_CHECK_ANSWER_NS;
-         asked > 0 && clock_ns() < end_ns && !check_stopped(interrupts);) {
+    for (int64_t end_ns = clock_ns() + ANSWER_NS; asked > 0 && clock_ns() < end_ns && !check_stopped(interrupts);) {
         interrupts_wait(interrupts, TURN_MS);
         host_pool_tend(pool, clock_ns());
         asked = 0;
         for (uint32_t i = 1; i < n; i++)
-            asked += host_pool_ready(pool, i) && !host_pool_info(pool, i)->probe.done;
+            asked += host_pool_at(pool, i)->ready && !host_pool_at(pool, i)->info->probe.done;
     }
 }
 
 /* Prints what was found out about a host. Returns true if it can work. */
-static bool print_host(const struct host_pool *pool, uint32_t index, const struct broker_config *broker, uint16_t port,
-                       FILE *out)
+static bool print_host(const struct pool_host *host, const struct broker_config *broker, const char *bound, FILE *out)
 {
-    const struct host_info *info = host_pool_info(pool, index);
+    const struct host_info *info = host->info;
     char endpoint[HOST_PATH];
     format_buffer memory;
-    if (!host_pool_ready(pool, index))
+    if (!host->ready)
         fprintf(out, "cannot work: %s\n", info->reason[0] ? info->reason : "no connection within 10 s");
-    else if (!find_endpoint(info, broker, port, endpoint, sizeof endpoint))
+    else if (!find_endpoint(info, broker, bound, endpoint))
         fprintf(out, "cannot work: this machine has no address that others could use\n");
     else if (!info->probe.done)
         fprintf(out, "cannot work: it gives no answer\n");
@@ -94,21 +84,21 @@ static bool print_host(const struct host_pool *pool, uint32_t index, const struc
         fprintf(out, "%s, %g cores, %s; programs in %s%s; reaches this machine at %s\n", info->facts.model,
                 info->facts.cores, format_bytes(memory, (uint64_t)info->facts.memory), info->facts.programs,
                 info->sent ? " (sent)" : "", endpoint);
-    return host_pool_ready(pool, index) && info->probe.ok;
+    return host->ready && info->probe.ok;
 }
 
-static void print_all(const struct host_pool *pool, const struct broker_config *broker, uint16_t port, FILE *out,
+static void print_all(const struct host_pool *pool, const struct broker_config *broker, const char *bound, FILE *out,
                       rp_error *err)
 {
     uint32_t broken = 0, n = host_pool_count(pool);
     int width = 0;
     for (uint32_t i = 1; i < n; i++) {
-        int length = (int)strlen(host_pool_info(pool, i)->name);
+        int length = (int)strlen(host_pool_at(pool, i)->info->name);
         width = length > width ? length : width;
     }
     for (uint32_t i = 1; i < n; i++) {
-        fprintf(out, "  %-*s  ", width, host_pool_info(pool, i)->name);
-        broken += !print_host(pool, i, broker, port, out);
+        fprintf(out, "  %-*s  ", width, host_pool_at(pool, i)->info->name);
+        broken += !print_host(host_pool_at(pool, i), broker, bound, out);
     }
     if (broken > 0)
         err_set(err, RP_UNAVAILABLE, "%u of %u hosts cannot work", broken, n - 1);
@@ -123,18 +113,17 @@ rp_status host_check(const struct command_context *home, struct interrupts *inte
     options.home.keys = NULL;
     void *context = zmq_ctx_new(), *listener = zmq_socket(context, ZMQ_STREAM);
     const char *colon = strncmp(broker->service, "tcp://", 6) == 0 ? strrchr(broker->service, ':') : NULL;
-    uint16_t port = listen_at(listener, colon ? colon + 1 : "0"); /* of the broker, if the file says one */
-    if (port == 0)
-        port = listen_at(listener, "0");
-    struct host_pool *pool = port > 0 ? host_pool_new(&options, err) : NULL;
-    if (port == 0)
+    char bound[HOST_PATH]; /* at the broker's port, if the file says one and it is free */
+    bool listens = (colon && listen_at(listener, colon + 1, bound)) || listen_at(listener, "0", bound);
+    struct host_pool *pool = listens ? host_pool_new(&options, err) : NULL;
+    if (!listens)
         err_fill(err, RP_IO, "cannot listen for connections of hosts: %s", zmq_strerror(errno));
     if (pool) {
-        try_all(pool, broker, port, interrupts);
+        try_all(pool, broker, bound, interrupts);
         if (interrupts->asked > 0)
             err_set(err, RP_CANCELLED, "interrupted");
         else
-            print_all(pool, broker, port, out, err);
+            print_all(pool, broker, bound, out, err);
     }
     host_pool_destroy(&pool);
     zmq_close(listener);

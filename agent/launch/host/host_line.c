@@ -190,10 +190,9 @@ static void take_line(struct host_reader *self, const char *line, size_t size)
         self->object && self->follows <= HOST_DATA_MOST; /* nobody of ours writes more: what follows is noise */
 }
 
-/* Finds the next object and how many bytes follow it. False: no whole line is left. Without an end, the last line ends with the
- * stream. */
-static bool find_object(struct host_reader *self)
+bool host_reader_next(struct host_reader *self, struct host_message *out)
 {
+    /* Finds the next object and how many bytes follow it. Without an end, the last line ends with the stream. */
     for (size_t left; !self->pending && (left = self->used - self->at) > 0;) {
         const char *line = self->data + self->at, *end = memchr(line, '\n', left);
         size_t size = end ? (size_t)(end - line) : left;
@@ -207,12 +206,7 @@ static bool find_object(struct host_reader *self)
         else
             take_line(self, line, size);
     }
-    return self->pending;
-}
-
-bool host_reader_next(struct host_reader *self, struct host_message *out)
-{
-    if (!find_object(self) || self->used - self->at < self->follows)
+    if (!self->pending || self->used - self->at < self->follows)
         return false;
     *out = (struct host_message){
         .line = &self->line,

@@ -29,7 +29,8 @@ struct host_line {
     const char *version, *here, *cwd, *hostname, *model, *work, *programs, *address;
     double cores, memory; /* also what a process uses */
     bool python;
-    /* ---- start (its bytes are words, each with a NUL: `words` of them are the command, the rest the environment), end, ended */
+    /* ---- start (its bytes are words, each with a NUL: `words` of them are the command, the rest the environment),
+     * end, ended */
     const char *name;
     int64_t words, pid, status;
     bool kill;

@@ -34,25 +34,6 @@
 #define WEIGHTS_NAME "actors.weights"
 #define HERE_NAME "here" /* folder of the files of launch.send */
 #define HOST_POOL_FILES_MOST 512u
-#define PATH_SIZE 1024u
-
-struct pool_host {
-    struct host *host;            /* NULL: home */
-    const struct host_info *info; /* of the host, or that of home */
-    bool actors, learners;
-    double cores, memory;   /* of the file, memory only at home; 0: those of the machine */
-    bool wanted;            /* to be kept open */
-    bool dropped;           /* its key was revoked: never wanted again */
-    char keys[2][KEY_NAME]; /* names of its keys for actors and learners; "": none */
-    uint32_t failures;      /* failed attempts and losses so far */
-    uint32_t greeted;       /* host_times when configuration and keys were sent last */
-    int64_t ready_ns, open_ns, pause_ns;
-    /* ---- what host_pool_context gives out */
-    char config_path[PATH_SIZE], folder[PATH_SIZE], here[PATH_SIZE];
-    struct endpoints endpoints;
-    struct run_keys run_keys;
-    struct words overrides; /* those of the base, then own ones */
-};
 
 struct host_pool {
     struct host_pool_options options;
@@ -142,9 +123,9 @@ static rp_status add_one(struct host_pool *self, const struct host_config *confi
     char **carrier = carrier_build(self->has_bundle ? &self->bundle : NULL, config, name, err);
     struct pool_host *one = carrier ? add_host(self, name, (const char *const *)carrier, err) : NULL;
     if (one) {
-        one->actors = host_config_takes(config, "actor");
-        one->learners = host_config_takes(config, "learner");
-        one->cores = config->cores;
+        one->takes[ROLE_ACTOR] = host_config_takes(config, "actor");
+        one->takes[ROLE_LEARNER] = host_config_takes(config, "learner");
+        one->cores = one->given = config->cores;
     }
     words_free(&carrier);
     return one ? RP_OK : (rp_status)err->status;
@@ -183,10 +164,12 @@ static void add_home(struct host_pool *self)
     info->facts.cores = machine_cores();
     info->facts.memory = machine_memory();
     home->info = info;
-    home->actors = run_config_home_takes(config, "actor");
-    home->learners = run_config_home_takes(config, "learner");
-    home->cores = entry && entry->cores > 0 ? entry->cores : config->plan.cores;
-    home->memory = (double)config->plan.memory;
+    home->ready = home->takes[ROLE_BROKER] = home->takes[ROLE_EVALUATOR] = true;
+    home->takes[ROLE_ACTOR] = run_config_home_takes(config, "actor");
+    home->takes[ROLE_LEARNER] = run_config_home_takes(config, "learner");
+    home->given = entry && entry->cores > 0 ? entry->cores : config->plan.cores;
+    home->cores = home->given > 0 ? home->given : info->facts.cores;
+    home->memory = config->plan.memory > 0 ? (double)config->plan.memory : info->facts.memory;
 }
 
 struct host_pool *host_pool_new(const struct host_pool_options *options, rp_error *err)
@@ -270,11 +253,11 @@ static void greet(struct host_pool *self, struct pool_host *one)
     if (!self->options.home.config_path)
         return; /* there is no run */
     send_file(one, self->options.home.config_path, CONFIG_NAME);
-    if (one->actors)
+    if (one->takes[ROLE_ACTOR])
         send_key(self, one, ROLE_ACTOR);
-    if (one->learners) /* a host without learners does not need what a learner may do */
+    if (one->takes[ROLE_LEARNER]) /* a host without learners does not need what a learner may do */
         send_key(self, one, ROLE_LEARNER);
-    if (one->actors && weights_of(self->options.home.config)[0])
+    if (one->takes[ROLE_ACTOR] && weights_of(self->options.home.config)[0])
         send_file(one, weights_of(self->options.home.config), WEIGHTS_NAME);
     for (uint32_t i = 0; i < self->paths.count; i++)
         send_file(one, self->paths.list[i], self->names.list[i]);
@@ -283,7 +266,7 @@ static void greet(struct host_pool *self, struct pool_host *one)
 void host_pool_config_changed(struct host_pool *self)
 {
     for (uint32_t i = 1; i < self->n; i++)
-        if (host_pool_ready(self, i))
+        if (self->hosts[i]->ready)
             send_file(self->hosts[i], self->options.home.config_path, CONFIG_NAME);
 }
 
@@ -307,8 +290,11 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
     if (one->info->state == HOST_READY && one->info->times != one->greeted) {
         one->greeted = one->info->times;
         one->ready_ns = now_ns;
+        one->cores = one->given > 0 ? one->given : one->info->facts.cores;
+        one->memory = one->info->facts.memory;
         greet(self, one);
     }
+    one->ready = one->info->state == HOST_READY;
     if (one->info->state == HOST_LOST && before != HOST_LOST)
         note_loss(one, now_ns);
     bool due = one->info->state == HOST_ABSENT || (one->info->state == HOST_LOST && now_ns >= one->open_ns);
@@ -324,7 +310,7 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
 static void check_keys(struct host_pool *self, int64_t now_ns)
 {
     const struct run_keys *keys = self->options.home.keys;
-    char path[PATH_SIZE + 16];
+    char path[HOST_POOL_PATH + 16];
     struct stat info;
     struct allow_list list;
     if (!keys || !keys->on || self->n < 2 || now_ns - self->keys_ns < KEYS_NS)
@@ -370,7 +356,7 @@ void host_pool_want(struct host_pool *self, uint32_t actors)
 bool host_pool_has(const struct host_pool *self, enum role role)
 {
     for (uint32_t i = 0; i < self->n; i++)
-        if (host_pool_takes(self, i, role) && host_pool_ready(self, i))
+        if (self->hosts[i]->takes[role] && self->hosts[i]->ready)
             return true;
     return false;
 }
@@ -382,7 +368,7 @@ static bool settled(const struct host_pool *self, int64_t begin_ns)
     const struct run_config *config = self->options.home.config;
     for (uint32_t i = 1; i < self->n; i++) {
         const struct pool_host *one = self->hosts[i];
-        if (one->wanted && !host_pool_ready(self, i) && (early || one->failures == 0))
+        if (one->wanted && !one->ready && (early || one->failures == 0))
             return false;
     }
     return !self->options.home.config_path || ((config->actors.count == 0 || host_pool_has(self, ROLE_ACTOR)) &&
@@ -399,7 +385,7 @@ uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *
         host_pool_tend(self, clock_ns());
     }
     for (uint32_t i = 0; i < self->n; i++)
-        ready += host_pool_ready(self, i);
+        ready += self->hosts[i]->ready;
     return ready;
 }
 
@@ -410,51 +396,17 @@ uint32_t host_pool_count(const struct host_pool *self)
     return self->n;
 }
 
-const struct host_info *host_pool_info(const struct host_pool *self, uint32_t index)
+const struct pool_host *host_pool_at(const struct host_pool *self, uint32_t index)
 {
-    return self->hosts[index]->info;
-}
-
-struct host *host_pool_at(const struct host_pool *self, uint32_t index)
-{
-    return self->hosts[index]->host;
-}
-
-bool host_pool_ready(const struct host_pool *self, uint32_t index)
-{
-    const struct pool_host *one = self->hosts[index];
-    return one->info->state == HOST_READY && one->info->times == one->greeted;
-}
-
-bool host_pool_dropped(const struct host_pool *self, uint32_t index)
-{
-    return self->hosts[index]->dropped;
-}
-
-bool host_pool_takes(const struct host_pool *self, uint32_t index, enum role role)
-{
-    const struct pool_host *one = self->hosts[index];
-    return role == ROLE_ACTOR ? one->actors : role == ROLE_LEARNER ? one->learners : index == HOST_POOL_HOME;
-}
-
-double host_pool_cores(const struct host_pool *self, uint32_t index)
-{
-    const struct pool_host *one = self->hosts[index];
-    return one->cores > 0 ? one->cores : one->info->facts.cores;
-}
-
-double host_pool_memory(const struct host_pool *self, uint32_t index)
-{
-    const struct pool_host *one = self->hosts[index];
-    return one->memory > 0 ? one->memory : one->info->facts.memory;
+    return self->hosts[index];
 }
 
 const char *host_pool_kind(const struct host_pool *self, uint32_t index, char *out, size_t size)
 {
-    const struct host_info *info = host_pool_info(self, index);
+    const struct host_info *info = self->hosts[index]->info;
     bool known = info->facts.model[0];
     snprintf(out, size, "%s%s, %g cores", index == HOST_POOL_HOME ? "home: " : "",
-             known ? info->facts.model : info->name, host_pool_cores(self, index));
+             known ? info->facts.model : info->name, self->hosts[index]->cores);
     return out;
 }
 
@@ -472,6 +424,7 @@ static struct pool_host *find(const struct host_pool *self, const char *name)
 static void set_wanted(struct pool_host *one, bool wanted, int64_t now_ns)
 {
     one->wanted = wanted;
+    one->ready = false;
     one->open_ns = now_ns;
     one->failures = 0;
     one->ready_ns = one->pause_ns = 0;
@@ -485,46 +438,35 @@ rp_status host_pool_appear(struct host_pool *self, const char *name, const char 
         return RP_OK;
     if (!one && !(one = add_host(self, name, carrier, err)))
         return (rp_status)err->status;
-    one->actors = true;
-    one->cores = cores;
-    set_wanted(one, true, now_ns);
-    return RP_OK;
-}
-
-static const struct host_config *first_host(const struct run_config *config)
-{
-    const struct host_config *hosts = config->hosts.data;
-    for (uint32_t i = 0; i < config->hosts.count; i++)
-        if (!host_config_is_local(&hosts[i]))
-            return &hosts[i];
-    return NULL;
-}
-
-/* Takes in a host of this very name. */
-static rp_status add_again(struct host_pool *self, const struct host_config *like, const char *name, int64_t now_ns,
-                           rp_error *err)
-{
-    struct pool_host *one = find(self, name);
-    if (!one)
-        return add_one(self, like, name, err);
-    if (one->wanted || one->dropped)
-        return err_set(err, RP_ALREADY_EXISTS, "%s %s", name,
-                       one->wanted ? "is a host of this run already" : "was dropped, since its key was revoked");
+    one->takes[ROLE_ACTOR] = true;
+    one->cores = one->given = cores;
     set_wanted(one, true, now_ns);
     return RP_OK;
 }
 
 rp_status host_pool_add(struct host_pool *self, const char *name, int64_t now_ns, rp_error *err)
 {
-    const struct host_config *like = first_host(self->options.home.config);
+    const struct schema_list *list = &self->options.home.config->hosts;
+    const struct host_config *hosts = list->data;
     char why[160];
-    if (!like)
+    uint32_t like = 0;
+    while (like < list->count && host_config_is_local(&hosts[like]))
+        like++;
+    if (like == list->count)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "this run has no other hosts, so its broker listens on this machine only: name one in its file");
     char **names = run_config_host_names(name, 1, why, sizeof why); /* cpu[7] is cpu7 */
     if (!names)
         return err_set(err, RP_INVALID_ARGUMENT, "%s", why);
-    rp_status status = add_again(self, like, names[0], now_ns, err);
+    struct pool_host *one = find(self, names[0]);
+    rp_status status = RP_OK;
+    if (!one)
+        status = add_one(self, &hosts[like], names[0], err);
+    else if (one->wanted || one->dropped)
+        status = err_set(err, RP_ALREADY_EXISTS, "%s %s", names[0],
+                         one->wanted ? "is a host of this run already" : "was dropped, since its key was revoked");
+    else
+        set_wanted(one, true, now_ns);
     words_free(&names);
     return status;
 }
@@ -582,16 +524,6 @@ bool host_pool_endpoint(const struct host_facts *facts, const struct broker_conf
     return endpoint_with_host(open, address, out, size);
 }
 
-static void map_endpoints(const struct host_pool *self, struct pool_host *one, const struct endpoints *bound)
-{
-    const struct broker_config *broker = &self->options.home.config->broker;
-    const struct host_facts *facts = &one->info->facts;
-    struct endpoints *out = &one->endpoints;
-    host_pool_endpoint(facts, broker, broker->service, bound->service, out->service, sizeof out->service);
-    host_pool_endpoint(facts, broker, broker->ingest, bound->ingest, out->ingest, sizeof out->ingest);
-    host_pool_endpoint(facts, broker, broker->events, bound->events, out->events, sizeof out->events);
-}
-
 /* The part of a path below a folder; NULL: the path is elsewhere. */
 static const char *below(const char *path, const char *folder)
 {
@@ -605,7 +537,7 @@ static void map_overrides(const struct host_pool *self, struct pool_host *one, c
 {
     const struct run_config *config = base->config;
     const char *plugin = config->environment.plugin ? config->environment.plugin : "";
-    char path[PATH_MAX + PATH_SIZE], real[PATH_MAX];
+    char path[PATH_MAX + HOST_POOL_PATH], real[PATH_MAX];
     words_clear(&one->overrides);
     words_add_list(&one->overrides, base->overrides);
     if (weights_of(config)[0]) {
@@ -637,14 +569,20 @@ void host_pool_context(struct host_pool *self, uint32_t index, const struct comm
         snprintf(one->here, sizeof one->here, "%s", facts->here);
     one->run_keys = (struct run_keys){.on = base->keys && base->keys->on};
     snprintf(one->run_keys.folder, sizeof one->run_keys.folder, "%s/" RUN_KEYS_FOLDER, facts->work);
-    if (base->endpoints)
-        map_endpoints(self, one, base->endpoints);
+    const struct broker_config *broker = &self->options.home.config->broker;
+    const struct endpoints *bound = base->endpoints;
+    struct endpoints *there = &one->endpoints;
+    if (bound) {
+        host_pool_endpoint(facts, broker, broker->service, bound->service, there->service, sizeof there->service);
+        host_pool_endpoint(facts, broker, broker->ingest, bound->ingest, there->ingest, sizeof there->ingest);
+        host_pool_endpoint(facts, broker, broker->events, bound->events, there->events, sizeof there->events);
+    }
     map_overrides(self, one, base, facts->work);
     out->programs = facts->programs;
     out->config_path = one->config_path;
     out->here = one->here;
     out->folder = one->folder;
-    out->endpoints = base->endpoints ? &one->endpoints : NULL;
+    out->endpoints = bound ? there : NULL;
     out->endpoints_file = "";
     out->keys = &one->run_keys;
     out->overrides = (const char *const *)one->overrides.list;

@@ -9,8 +9,31 @@
 
 #define HOST_POOL_HOME 0u /* index of this machine: always ready, without a struct host */
 #define HOST_POOL_MOST 1024u
+#define HOST_POOL_PATH 1024u
 
 struct host_pool;
+
+/* A host of the pool. */
+struct pool_host {
+    struct host *host;            /* NULL: home */
+    const struct host_info *info; /* that of home says that it is ready, and was never taken in */
+    bool takes[ROLES];            /* whether processes of a role may run there */
+    double cores, memory;         /* that they may use: of the file, or else those of the machine; 0: not known yet */
+    bool ready;                   /* connected, with configuration and keys: processes can be started */
+    bool dropped;                 /* out of the run for good, since its key was revoked */
+    bool wanted;                  /* to be kept open */
+    /* ---- of the pool alone */
+    double given;           /* cores of the file; 0: none */
+    char keys[2][KEY_NAME]; /* names of its keys for actors and learners; "": none */
+    uint32_t failures;      /* failed attempts and losses so far */
+    uint32_t greeted;       /* info->times when configuration and keys were sent last */
+    int64_t ready_ns, open_ns, pause_ns;
+    /* What host_pool_context gives out. */
+    char config_path[HOST_POOL_PATH], folder[HOST_POOL_PATH], here[HOST_POOL_PATH];
+    struct endpoints endpoints;
+    struct run_keys run_keys;
+    struct words overrides; /* those of the base, then own ones */
+};
 
 /* Where hosts come from when they come and go: array tasks of Slurm. Pure ssh hosts have none. */
 struct host_source {
@@ -37,17 +60,7 @@ bool host_pool_busy(const struct host_pool *self);
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context);
 
 uint32_t host_pool_count(const struct host_pool *self); /* 1: only home */
-/* What is known of a host: home is always ready, and was never taken in. */
-const struct host_info *host_pool_info(const struct host_pool *self, uint32_t index);
-/* NULL: home. */
-struct host *host_pool_at(const struct host_pool *self, uint32_t index);
-bool host_pool_ready(const struct host_pool *self, uint32_t index);
-/* True if the host is out of the run for good, since its key was revoked. */
-bool host_pool_dropped(const struct host_pool *self, uint32_t index);
-/* Whether processes of a role may run there, and with how many cores. */
-bool host_pool_takes(const struct host_pool *self, uint32_t index, enum role role);
-double host_pool_cores(const struct host_pool *self, uint32_t index);
-double host_pool_memory(const struct host_pool *self, uint32_t index);
+const struct pool_host *host_pool_at(const struct host_pool *self, uint32_t index);
 /* Names the kind of a host: machines of one kind have the same processor and the same number of cores. Home is a kind of its own: the
  * broker runs there, and no network lies between. Gives out. */
 const char *host_pool_kind(const struct host_pool *self, uint32_t index, char *out, size_t size);

@@ -31,6 +31,7 @@
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/need.h"
 
 #define LEASE_NS (15 * NS_PER_S) /* until the launcher says otherwise */
@@ -238,14 +239,6 @@ static bool open_next(struct node *self)
     return false;
 }
 
-static void begin_pass(struct node *self, int64_t now_ns)
-{
-    char *const paths[] = {self->work, NULL};
-    self->mirror.pass = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    self->mirror.begun++;
-    self->mirror.begun_ns = now_ns;
-}
-
 static void end_pass(struct mirror *self)
 {
     if (self->pass)
@@ -266,8 +259,11 @@ static void end_pass(struct mirror *self)
 static void tend_mirror(struct node *self, int64_t now_ns)
 {
     struct mirror *mirror = &self->mirror;
-    if (!mirror->pass && (self->ends_wait || now_ns - mirror->begun_ns >= MIRROR_NS))
-        begin_pass(self, now_ns);
+    if (!mirror->pass && (self->ends_wait || now_ns - mirror->begun_ns >= MIRROR_NS)) {
+        mirror->pass = fts_open((char *const[]){self->work, NULL}, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+        mirror->begun++;
+        mirror->begun_ns = now_ns;
+    }
     for (int piece = 0; piece < PIECES_MOST && mirror->begun > mirror->finished && host_writer_room(&self->writer);
          piece++) {
         if (!mirror->sending && !open_next(self))
@@ -383,21 +379,8 @@ static bool forward(struct node *self, struct node_child *child)
     return false;
 }
 
-static void forward_all(struct node *self)
-{
-    bool more = self->n > 0;
-    while (more && host_writer_room(&self->writer)) {
-        more = false;
-        for (uint32_t i = 0; i < self->n && host_writer_room(&self->writer); i++) {
-            struct node_child *child = &self->children[(self->turn + i) % self->n];
-            if (child->output >= 0)
-                more |= forward(self, child);
-        }
-        self->turn++;
-    }
-}
-
-/* Forwards output as long as the queue has room, and reports ends: each after the last output and after a whole pass of the mirror. */
+/* Forwards output as long as the queue has room, and reports ends: each after the last output and after a whole pass of
+ * the mirror. */
 static void tend_children(struct node *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
@@ -407,7 +390,13 @@ static void tend_children(struct node *self)
         if (process_ended(&child->process, &child->status))
             say_process(self, child, pid);
     }
-    forward_all(self);
+    for (bool more = self->n > 0; more && host_writer_room(&self->writer); self->turn++) {
+        more = false;
+        for (uint32_t i = 0; i < self->n && host_writer_room(&self->writer); i++) {
+            struct node_child *child = &self->children[(self->turn + i) % self->n];
+            more |= child->output >= 0 && forward(self, child);
+        }
+    }
     self->ends_wait = false;
     for (uint32_t i = self->n; i-- > 0;) {
         struct node_child *child = &self->children[i];
@@ -463,28 +452,13 @@ static bool is_folder(const char *path)
     return path && path[0] == '/' && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Answers with the facts of this machine. */
-static void say_ready(struct node *self)
-{
-    char hostname[256] = "", model[160], path[PATH_MAX], package[PATH_MAX + 64], address[64] = "";
-    const char *connection = getenv("SSH_CONNECTION");
-    gethostname(hostname, sizeof hostname - 1);
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    path[n > 0 ? n : 0] = '\0';
-    const char *programs = dirname(path); /* where the others are as well */
-    snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs);
-    if (connection)
-        snprintf(address, sizeof address, "%.*s", (int)strcspn(connection, " "), connection);
-    say(self, .type = "ready", .version = rp_version(), .hostname = hostname,
-        .model = machine_model(model, sizeof model), .cores = machine_cores(), .memory = machine_memory(),
-        .work = self->work, .programs = programs, .here = self->here, .address = address,
-        .python = access(package, R_OK) == 0);
-}
-
+/* Takes what the launcher says of itself, and answers with the facts of this machine. */
 static void on_hello(void *context, const struct host_message *message)
 {
     const struct host_line *line = message->line;
     struct node *self = context;
+    char hostname[256] = "", model[160], path[PATH_MAX], package[PATH_MAX + 64], address[64] = "";
+    const char *connection = getenv("SSH_CONNECTION");
     if (self->greeted)
         return;
     self->greeted = true;
@@ -498,7 +472,17 @@ static void on_hello(void *context, const struct host_message *message)
     /* Relative paths of the run's file mean the same as at home, where there is such a folder. */
     if ((!is_folder(line->cwd) || chdir(line->cwd) != 0) && chdir(self->here) != 0)
         self->over = true;
-    say_ready(self);
+    gethostname(hostname, sizeof hostname - 1);
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[n > 0 ? n : 0] = '\0';
+    const char *programs = dirname(path); /* where the others are as well */
+    snprintf(package, sizeof package, "%s/lib/python/replaybus/__init__.py", programs);
+    if (connection)
+        snprintf(address, sizeof address, "%.*s", (int)strcspn(connection, " "), connection);
+    say(self, .type = "ready", .version = rp_version(), .hostname = hostname,
+        .model = machine_model(model, sizeof model), .cores = machine_cores(), .memory = machine_memory(),
+        .work = self->work, .programs = programs, .here = self->here, .address = address,
+        .python = access(package, R_OK) == 0);
 }
 
 static void node_on_file(void *context, const struct host_message *message)
@@ -542,11 +526,14 @@ struct question {
     int to;            /* pipe for the answer */
 };
 
-/* Tries every address of the name, and fills in the answer. */
-static void probe_address(const char *address, struct host_probe *out)
+/* Tries every address of the name, and answers. */
+static void *answer(void *context)
 {
-    char host[256], port[16];
+    struct question *question = context;
+    struct host_probe out = {.done = true};
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    const char *address = question->address;
+    char host[256], port[16];
     bool split =
         sscanf(address, "[%255[^]]]:%15s", host, port) == 2 || sscanf(address, "%255[^:]:%15s", host, port) == 2;
     int rc = split ? getaddrinfo(host, port, &hints, &list) : EAI_NONAME, error = EHOSTUNREACH;
@@ -556,26 +543,18 @@ static void probe_address(const char *address, struct host_probe *out)
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_sec = REACH_S}, sizeof(struct timeval));
         error = fd >= 0 && connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
         error = error == EINPROGRESS ? ETIMEDOUT : error;
-        out->ns = clock_ns() - start;
+        out.ns = clock_ns() - start;
         if (fd >= 0)
             close(fd);
     }
     if (list)
         freeaddrinfo(list);
-    out->ok = error == 0;
+    out.ok = error == 0;
     if (rc != 0)
-        snprintf(out->text, sizeof out->text, "%.120s is not known: %s", address, gai_strerror(rc));
+        snprintf(out.text, sizeof out.text, "%.120s is not known: %s", address, gai_strerror(rc));
     else if (error != 0)
-        snprintf(out->text, sizeof out->text, "%.120s cannot be reached: %s", address, strerror(error));
-}
-
-static void *answer(void *context)
-{
-    struct question *question = context;
-    struct host_probe out = {.done = true};
-    probe_address(question->address, &out);
-    while (write(question->to, &out, sizeof out) < 0 && errno == EINTR)
-        ;
+        snprintf(out.text, sizeof out.text, "%.120s cannot be reached: %s", address, strerror(error));
+    io_write(question->to, &out, sizeof out, IO_HERE);
     free(question);
     return NULL;
 }
@@ -595,14 +574,6 @@ static void on_probe(void *context, const struct host_message *message)
         pthread_detach(thread);
     else
         answer(question);
-}
-
-/* Sends the answers that are there. */
-static void tell_probes(struct node *self)
-{
-    struct host_probe probe;
-    while (read(self->answers[0], &probe, sizeof probe) == (ssize_t)sizeof probe)
-        say(self, .type = "probed", .ok = probe.ok, .ns = probe.ns, .text = probe.text);
 }
 
 static void on_bye(void *context, const struct host_message *message)
@@ -626,19 +597,6 @@ static void show_life(struct node *self, int64_t now_ns)
     guard_alive(&self->guard);
 }
 
-static void listen_to_launcher(struct node *self)
-{
-    struct host_message message;
-    while (!self->over && host_reader_fill(&self->reader) > 0) {
-        while (!self->over && host_reader_next(&self->reader, &message)) {
-            self->heard_ns = clock_ns();
-            show_life(self, self->heard_ns);
-            host_line_dispatch(node_handlers, self, &message);
-        }
-    }
-    self->over |= self->reader.ended || self->writer.broken;
-}
-
 /* ---- the loop ---- */
 
 static void poll_all(struct node *self)
@@ -657,6 +615,8 @@ static void poll_all(struct node *self)
 
 static void turn(struct node *self)
 {
+    struct host_message message;
+    struct host_probe probe;
     poll_all(self);
     int64_t at = clock_ns();
     /* Before anything is read: a node agent that was stopped for longer has lost its launcher, whatever is in the pipe. */
@@ -669,10 +629,18 @@ static void turn(struct node *self)
     if (guard_lost(&self->guard) && self->greeted)
         guard_lease(&self->guard, self->lease_ns);
     show_life(self, at);
-    listen_to_launcher(self);
+    while (!self->over && host_reader_fill(&self->reader) > 0) {
+        while (!self->over && host_reader_next(&self->reader, &message)) {
+            self->heard_ns = clock_ns();
+            show_life(self, self->heard_ns);
+            host_line_dispatch(node_handlers, self, &message);
+        }
+    }
+    self->over |= self->reader.ended || self->writer.broken;
     if (self->over || !self->greeted)
         return;
-    tell_probes(self);
+    while (read(self->answers[0], &probe, sizeof probe) == (ssize_t)sizeof probe)
+        say(self, .type = "probed", .ok = probe.ok, .ns = probe.ns, .text = probe.text);
     tend_mirror(self, at);
     tend_children(self);
     report_usage(self, at);

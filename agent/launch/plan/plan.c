@@ -582,21 +582,11 @@ static void print_bottleneck(const struct plan_pair *choice, const struct plan_i
         fprintf(out, "%s\n", bottlenecks[choice->bottleneck]);
 }
 
-/* "actors 13% (credit 12%, counters 1%), learners 5% (sample 5%) of the time". */
-static void print_waits(const struct plan_pair *choice, FILE *out)
-{
-    char actors[128], learners[128];
-    idle_words(choice->waits.actor, actors, sizeof actors);
-    idle_words(choice->waits.learner, learners, sizeof learners);
-    fprintf(out, "  waiting     actors %.0f%%%s%s%s, learners %.0f%%%s%s%s of the time\n",
-            100 * plan_actor_idle(choice), actors[0] ? " (" : "", actors, actors[0] ? ")" : "",
-            100 * plan_learner_idle(choice), learners[0] ? " (" : "", learners, learners[0] ? ")" : "");
-}
-
 static void print_choice(const struct plan_pair *choice, const struct plan_broker *broker,
                          const struct plan_input *input, FILE *out)
 {
     format_buffer text, have;
+    char actors[128], learners[128];
     double cores = plan_cores(input), memory = plan_memory(input);
     fprintf(out, "plan: %u actor%s, %u learner%s%s\n", choice->actors, plural(choice->actors), choice->learners,
             plural(choice->learners), choice->runs > 0 ? " (measured together)" : "");
@@ -605,7 +595,11 @@ static void print_choice(const struct plan_pair *choice, const struct plan_broke
     if (input->spi > 0)
         fprintf(out, ", %.4g per insert", input->spi);
     fputc('\n', out);
-    print_waits(choice, out);
+    idle_words(choice->waits.actor, actors, sizeof actors);
+    idle_words(choice->waits.learner, learners, sizeof learners);
+    fprintf(out, "  waiting     actors %.0f%%%s%s%s, learners %.0f%%%s%s%s of the time\n",
+            100 * plan_actor_idle(choice), actors[0] ? " (" : "", actors, actors[0] ? ")" : "",
+            100 * plan_learner_idle(choice), learners[0] ? " (" : "", learners, learners[0] ? ")" : "");
     print_bottleneck(choice, input, out);
     fprintf(out, "  processor   %.*g of %.*g core%s\n", choice->cpu < 100 ? 2 : 4, choice->cpu, cores < 1000 ? 3 : 6,
             cores, cores == 1 ? "" : "s");

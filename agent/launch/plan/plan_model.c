@@ -304,12 +304,6 @@ static double within_cores(const struct plan_model *self, const struct costs *co
     return low;
 }
 
-static double cores_at(const struct plan_model *self, const struct costs *costs, double inserts)
-{
-    return inserts * (costs->insert + costs->broker_insert) +
-           inserts * self->input->spi * (costs->sample + costs->broker_sample);
-}
-
 /* Computes a pair. */
 static void formula(const struct plan_model *self, struct plan_pair *out)
 {
@@ -318,6 +312,8 @@ static void formula(const struct plan_model *self, struct plan_pair *out)
     double by_learners = input->spi > 0 ? self->learners * input->learner.rate / input->spi : INFINITY;
     double by_actors = costs.could, sides = fmin(by_actors, by_learners);
     double rate = within_cores(self, &costs, sides);
+    double cores =
+        rate * (costs.insert + costs.broker_insert) + rate * input->spi * (costs.sample + costs.broker_sample);
     *out = (struct plan_pair){.actors = self->actors,
                               .learners = self->learners,
                               .shards = plan_shards(input),
@@ -325,7 +321,7 @@ static void formula(const struct plan_model *self, struct plan_pair *out)
                               .samples = self->scale *
                                          (input->spi > 0 ? rate * input->spi : self->learners * input->learner.rate),
                               /* An insert costs the mean of all hosts: a little more or less than where it is made. */
-                              .cpu = fmin(cores_at(self, &costs, rate), plan_cores(input)),
+                              .cpu = fmin(cores, plan_cores(input)),
                               .core = NAN};
     if (by_actors > sides)
         out->waits.actor[IDLE_CREDIT] = 1 - sides / by_actors;
@@ -431,15 +427,6 @@ static void fill_memory(const struct plan_model *self, struct plan_pair *out)
     }
 }
 
-/* Names the bound of the file as the bottleneck if that bound keeps the slower side from growing. */
-static void name_bound(const struct plan_input *input, struct plan_pair *choice)
-{
-    if (choice->bottleneck == PLAN_ACTORS && input->max_actors && choice->actors >= input->max_actors)
-        choice->bottleneck = PLAN_MAX_ACTORS;
-    else if (choice->bottleneck == PLAN_LEARNERS && input->max_learners && choice->learners >= input->max_learners)
-        choice->bottleneck = PLAN_MAX_LEARNERS;
-}
-
 /* Sides wait for each other now and then, and get in each other's way: runs show by how much. */
 void plan_model_init(struct plan_model *self, const struct plan_input *input)
 {
@@ -467,13 +454,18 @@ void plan_model_fini(struct plan_model *self)
 void plan_model_pair(struct plan_model *self, uint32_t actors, uint32_t learners, uint32_t shards,
                      struct plan_pair *out)
 {
-    const struct plan_pair *run = plan_run_of(self->input, actors, learners, shards);
+    const struct plan_input *input = self->input;
+    const struct plan_pair *run = plan_run_of(input, actors, learners, shards);
     place(self, actors, learners);
     formula(self, out);
     if (run)
-        take_run(self->input, run, out);
+        take_run(input, run, out);
     fill_memory(self, out);
-    name_bound(self->input, out);
+    /* A bound of the file is the bottleneck if it keeps the slower side from growing. */
+    if (out->bottleneck == PLAN_ACTORS && input->max_actors && out->actors >= input->max_actors)
+        out->bottleneck = PLAN_MAX_ACTORS;
+    else if (out->bottleneck == PLAN_LEARNERS && input->max_learners && out->learners >= input->max_learners)
+        out->bottleneck = PLAN_MAX_LEARNERS;
 }
 
 bool plan_predict(const struct plan_input *input, uint32_t actors, uint32_t learners, struct plan_pair *out)

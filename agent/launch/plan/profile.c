@@ -96,12 +96,12 @@ struct plan_host *profile_hosts(const struct host_pool *pool, const struct plan_
     struct plan_host *hosts = need_alloc(*n * sizeof *hosts);
     struct plan_input now = {.hosts = hosts, .n_hosts = *n};
     for (uint32_t i = 0; i < *n; i++) {
-        bool ready = host_pool_ready(pool, i);
-        hosts[i] = (struct plan_host){.cores = host_pool_cores(pool, i),
-                                      .memory = host_pool_memory(pool, i),
-                                      .actors = ready && host_pool_takes(pool, i, ROLE_ACTOR),
-                                      .learners = ready && host_pool_takes(pool, i, ROLE_LEARNER)};
-        snprintf(hosts[i].name, sizeof hosts[i].name, "%s", host_pool_info(pool, i)->name);
+        const struct pool_host *one = host_pool_at(pool, i);
+        hosts[i] = (struct plan_host){.cores = one->cores,
+                                      .memory = one->memory,
+                                      .actors = one->ready && one->takes[ROLE_ACTOR],
+                                      .learners = one->ready && one->takes[ROLE_LEARNER]};
+        snprintf(hosts[i].name, sizeof hosts[i].name, "%s", one->info->name);
         host_pool_kind(pool, i, hosts[i].kind, sizeof hosts[i].kind);
     }
     for (uint32_t from = 0; from < known->n_hosts; from++)
@@ -304,7 +304,7 @@ static bool leave_out(struct profile *self)
     if (actors == 0 || learners == 0)
         return false;
     trial_tell(&self->trial, "%s was lost: measuring goes on without it: %s", out->hosts[host].name,
-               host_pool_info(self->options->hosts, host)->reason);
+               host_pool_at(self->options->hosts, host)->info->reason);
     if (self->options->progress) /* the next part has a line of its own */
         self->options->progress(self->options->context, self->trial.line);
     return true;
@@ -500,19 +500,6 @@ static bool in_time(const struct profile *self)
     return clock_ns() - self->began_ns < MOST_TIMES * self->measure_ns;
 }
 
-/* A run from which other programs took processor time is repeated, and the faster one counts: other programs only slow a run down. */
-static rp_status profile_add_pair(struct profile *self, const struct plan_pair *next, rp_error *err)
-{
-    struct plan_pair pair = *next, again = *next;
-    RP_TRY(run_pair(self, &pair, err));
-    if (pair.others > 0 && in_time(self)) {
-        RP_TRY(run_pair(self, &again, err));
-        pair = again.inserts > pair.inserts ? again : pair;
-    }
-    plan_add_run(self->out, &pair);
-    return RP_OK;
-}
-
 /* Pairs that are worth it; then more shards, where the broker's core thread holds the best pair back. If no plan can be made of the
  * measurements, plan_solve says so. */
 static rp_status measure_pairs(struct profile *self, rp_error *err)
@@ -520,8 +507,17 @@ static rp_status measure_pairs(struct profile *self, rp_error *err)
     struct plan_pair next;
     self->began_ns = clock_ns();
     while (((self->out->n_runs < LEAST_RUNS || in_time(self)) && plan_next(self->out, &next)) ||
-           plan_next_shards(self->out, &next))
-        RP_TRY(profile_add_pair(self, &next, err));
+           plan_next_shards(self->out, &next)) {
+        struct plan_pair pair = next, again = next;
+        RP_TRY(run_pair(self, &pair, err));
+        /* A run from which other programs took processor time is repeated, and the faster one counts: others only slow
+         * a run down. */
+        if (pair.others > 0 && in_time(self)) {
+            RP_TRY(run_pair(self, &again, err));
+            pair = again.inserts > pair.inserts ? again : pair;
+        }
+        plan_add_run(self->out, &pair);
+    }
     return RP_OK;
 }
 

@@ -118,10 +118,10 @@ static rp_status make_folder(struct trial *self, const char *name, rp_error *err
 static rp_status launch(struct trial *self, struct trial_worker *worker, rp_error *err)
 {
     struct command_context context;
-    const struct host_info *info = host_pool_info(self->hosts, worker->host);
-    if (!host_pool_ready(self->hosts, worker->host)) {
+    const struct pool_host *host = host_pool_at(self->hosts, worker->host);
+    if (!host->ready) {
         self->lost = worker->host;
-        return err_set(err, RP_UNAVAILABLE, "the host %s is not reachable: %s", info->name, info->reason);
+        return err_set(err, RP_UNAVAILABLE, "the host %s is not reachable: %s", host->info->name, host->info->reason);
     }
     host_pool_context(self->hosts, worker->host, &self->context, &context);
     return command_start(&context, worker->role, worker->index, self->folder, &worker->process, clock_ns(), err);
@@ -154,26 +154,17 @@ rp_status trial_start(struct trial *self, enum role role, const uint32_t *at, ui
 static rp_status tell_end(struct trial *self, const struct trial_worker *worker, int status, rp_error *err)
 {
     const struct process *process = &worker->process;
+    const struct host_info *info = host_pool_at(self->hosts, worker->host)->info;
     char how[96], tail[300];
     if (status == PROCESS_LOST && worker->host != HOST_POOL_HOME) {
         self->lost = worker->host;
-        return err_set(err, RP_UNAVAILABLE, "the host %s was lost while %s was measured there: %s",
-                       host_pool_info(self->hosts, worker->host)->name, process->name,
-                       host_pool_info(self->hosts, worker->host)->reason);
+        return err_set(err, RP_UNAVAILABLE, "the host %s was lost while %s was measured there: %s", info->name,
+                       process->name, info->reason);
     }
     process_describe(status, how, sizeof how);
     process_tail(process, tail, sizeof tail, 4);
     return err_set(err, RP_FAILED_PRECONDITION, "%s ended while it was measured (%s)%s%s", process->name, how,
                    tail[0] ? ":\n" : ", without a word", tail);
-}
-
-/* A user's own program may end by itself, for example after a number of steps. */
-static bool may_end(const struct trial *self, enum role role, int status)
-{
-    const struct run_config *config = self->options->home.config;
-    bool foreign = (role == ROLE_ACTOR && config->actors.command.count > 0) ||
-                   (role == ROLE_LEARNER && config->learners.command.count > 0);
-    return foreign && status == 0 && self->n_again < MOST_AGAIN;
 }
 
 /* Starts the process again, with all steps still to take. */
@@ -191,13 +182,17 @@ static rp_status start_again(struct trial *self, struct trial_worker *worker, rp
 /* Looks whether a process has ended that should not have. */
 static rp_status check_workers(struct trial *self, rp_error *err)
 {
+    const struct run_config *config = self->options->home.config;
     for (uint32_t i = 0; i < self->n_workers; i++) {
         struct trial_worker *worker = &self->workers[i];
         int status = 0;
         if (!worker->process.running || !process_ended(&worker->process, &status))
             continue;
-        RP_TRY(may_end(self, worker->role, status) ? start_again(self, worker, err)
-                                                   : tell_end(self, worker, status, err));
+        /* A user's own program may end by itself, for example after a number of steps. */
+        bool foreign = (worker->role == ROLE_ACTOR && config->actors.command.count > 0) ||
+                       (worker->role == ROLE_LEARNER && config->learners.command.count > 0);
+        RP_TRY(foreign && status == 0 && self->n_again < MOST_AGAIN ? start_again(self, worker, err)
+                                                                    : tell_end(self, worker, status, err));
     }
     return RP_OK;
 }
@@ -393,16 +388,6 @@ struct readings {
     struct idle_shares by;
 };
 
-static void read_once(const struct observation *seen, struct readings *out)
-{
-    trial_rate_add(&out->inserts, seen->at_ns, seen->inserts);
-    trial_rate_add(&out->samples, seen->at_ns, seen->samples);
-    trial_rate_add(&out->steps, seen->at_ns, seen->steps);
-    out->n[0] += !isnan(seen->idle_by.actor[IDLE_CREDIT]);
-    out->n[1] += !isnan(seen->idle_by.learner[IDLE_SAMPLE]);
-    idle_shares_add(&out->by, &seen->idle_by, 1.0);
-}
-
 /* Whether the hosts have told what their processes have used since the measurement began. */
 static bool all_reported(const struct trial *self)
 {
@@ -417,12 +402,19 @@ static bool all_reported(const struct trial *self)
 /* Reads until there are enough changes to compute rates from. */
 static rp_status read_counters(struct trial *self, int64_t ns, struct readings *out, rp_error *err)
 {
+    const struct observation *seen = &self->seen;
     int64_t start = clock_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
     for (;;) {
         RP_TRY(trial_poll(self, err));
-        if (self->seen.broker)
-            read_once(&self->seen, out);
+        if (seen->broker) {
+            trial_rate_add(&out->inserts, seen->at_ns, seen->inserts);
+            trial_rate_add(&out->samples, seen->at_ns, seen->samples);
+            trial_rate_add(&out->steps, seen->at_ns, seen->steps);
+            out->n[0] += !isnan(seen->idle_by.actor[IDLE_CREDIT]);
+            out->n[1] += !isnan(seen->idle_by.learner[IDLE_SAMPLE]);
+            idle_shares_add(&out->by, &seen->idle_by, 1.0);
+        }
         int64_t taken = clock_ns() - start;
         uint32_t changes = out->inserts.changes > out->samples.changes ? out->inserts.changes : out->samples.changes;
         bool enough = (taken >= ns && changes >= LEAST_CHANGES) || taken >= LONGEST * ns;

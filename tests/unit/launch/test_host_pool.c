@@ -17,11 +17,11 @@ CASE(home_alone)
     runbed_open(f, TABLES, NULL);
     assert_non_null(f->pool);
     assert_int_equal(host_pool_count(f->pool), 1);
-    assert_null(host_pool_at(f->pool, HOST_POOL_HOME));
-    assert_true(host_pool_ready(f->pool, HOST_POOL_HOME));
+    assert_null(host_pool_at(f->pool, HOST_POOL_HOME)->host);
+    assert_true(host_pool_at(f->pool, HOST_POOL_HOME)->ready);
     for (enum role role = 0; role < ROLES; role++)
-        assert_true(host_pool_takes(f->pool, HOST_POOL_HOME, role));
-    assert_true(host_pool_cores(f->pool, HOST_POOL_HOME) == 4);
+        assert_true(host_pool_at(f->pool, HOST_POOL_HOME)->takes[role]);
+    assert_true(host_pool_at(f->pool, HOST_POOL_HOME)->cores == 4);
     struct command_context base = {.folder = "x", .programs = "y"}, there;
     host_pool_context(f->pool, HOST_POOL_HOME, &base, &there);
     assert_ptr_equal(there.folder, base.folder);
@@ -40,26 +40,26 @@ CASE(hosts_of_the_file)
     static const char *const names[] = {"cpu09", "cpu10", "host2"};
     assert_int_equal(host_pool_count(f->pool), 4);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_string_equal(host_pool_info(f->pool, i + 1)->name, names[i]);
-        assert_int_equal(host_pool_takes(f->pool, i + 1, ROLE_ACTOR), i < 2);
-        assert_int_equal(host_pool_takes(f->pool, i + 1, ROLE_LEARNER), i == 2);
-        assert_false(host_pool_takes(f->pool, i + 1, ROLE_BROKER));
-        assert_false(host_pool_ready(f->pool, i + 1));
+        assert_string_equal(host_pool_at(f->pool, i + 1)->info->name, names[i]);
+        assert_int_equal(host_pool_at(f->pool, i + 1)->takes[ROLE_ACTOR], i < 2);
+        assert_int_equal(host_pool_at(f->pool, i + 1)->takes[ROLE_LEARNER], i == 2);
+        assert_false(host_pool_at(f->pool, i + 1)->takes[ROLE_BROKER]);
+        assert_false(host_pool_at(f->pool, i + 1)->ready);
         char kind[64]; /* nothing is known of them yet */
         assert_has(host_pool_kind(f->pool, i + 1, kind, sizeof kind), names[i]);
     }
-    assert_true(host_pool_cores(f->pool, 1) == 32 && host_pool_cores(f->pool, 3) == 0);
-    assert_true(host_pool_memory(f->pool, HOST_POOL_HOME) == 1e9 && host_pool_memory(f->pool, 3) == 0);
-    assert_false(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_ACTOR));
-    assert_false(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_LEARNER));
-    assert_true(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_EVALUATOR));
+    assert_true(host_pool_at(f->pool, 1)->cores == 32 && host_pool_at(f->pool, 3)->cores == 0);
+    assert_true(host_pool_at(f->pool, HOST_POOL_HOME)->memory == 1e9 && host_pool_at(f->pool, 3)->memory == 0);
+    assert_false(host_pool_at(f->pool, HOST_POOL_HOME)->takes[ROLE_ACTOR]);
+    assert_false(host_pool_at(f->pool, HOST_POOL_HOME)->takes[ROLE_LEARNER]);
+    assert_true(host_pool_at(f->pool, HOST_POOL_HOME)->takes[ROLE_EVALUATOR]);
     assert_false(host_pool_has(f->pool, ROLE_ACTOR));
 }
 
 static bool stop_when_lost(void *context)
 {
     const struct runbed *bed = context;
-    return host_info(host_pool_at(bed->pool, 1))->state == HOST_LOST;
+    return host_pool_at(bed->pool, 1)->info->state == HOST_LOST;
 }
 
 /* A carrier that ends at once makes the host lost, with what it printed as the reason; then the pool tries again. */
@@ -68,7 +68,7 @@ CASE(a_carrier_that_fails)
     runbed_open(f, "hosts: [{command: [sh, -c, 'echo no such box >&2; exit 3', sh], programs: /opt}]\n" TABLES, NULL);
     int64_t now_ns = clock_ns();
     assert_int_equal(host_pool_await(f->pool, WAIT * NS_PER_MS, stop_when_lost, f), 1);
-    const struct host *host = host_pool_at(f->pool, 1);
+    const struct host *host = host_pool_at(f->pool, 1)->host;
     assert_int_equal(host_info(host)->state, HOST_LOST);
     assert_non_null(strstr(host_info(host)->reason, "no such box"));
     host_pool_tend(f->pool, now_ns);
@@ -110,19 +110,19 @@ CASE(a_source)
     assert_int_equal(host_pool_appear(f->pool, "task-0", first, 8, 0, &err), RP_OK);
     assert_int_equal(host_pool_appear(f->pool, "task-1", first, 8, 0, &err), RP_OK);
     assert_int_equal(host_pool_count(f->pool), 3);
-    assert_true(host_pool_takes(f->pool, 1, ROLE_ACTOR) && !host_pool_takes(f->pool, 1, ROLE_LEARNER));
+    assert_true(host_pool_at(f->pool, 1)->takes[ROLE_ACTOR] && !host_pool_at(f->pool, 1)->takes[ROLE_LEARNER]);
     host_pool_tend(f->pool, clock_ns());
     assert_int_equal(source.looks, 1);
-    assert_int_equal(host_info(host_pool_at(f->pool, 1))->state, HOST_CONNECTING);
+    assert_int_equal(host_pool_at(f->pool, 1)->info->state, HOST_CONNECTING);
     host_pool_vanish(f->pool, "task-0");
     host_pool_tend(f->pool, clock_ns());
-    assert_int_equal(host_info(host_pool_at(f->pool, 1))->state, HOST_ABSENT);
+    assert_int_equal(host_pool_at(f->pool, 1)->info->state, HOST_ABSENT);
     /* It comes back elsewhere: the index and the host are the same, the carrier is another. */
     assert_int_equal(host_pool_appear(f->pool, "task-0", second, 4, 0, &err), RP_OK);
-    assert_string_equal(host_pool_info(f->pool, 1)->name, "task-0");
+    assert_string_equal(host_pool_at(f->pool, 1)->info->name, "task-0");
     assert_int_equal(host_pool_count(f->pool), 3);
-    assert_false(host_set_carrier(host_pool_at(f->pool, 1), second)); /* it has this one */
-    assert_true(host_pool_cores(f->pool, 1) == 4);
+    assert_false(host_set_carrier(host_pool_at(f->pool, 1)->host, second)); /* it has this one */
+    assert_true(host_pool_at(f->pool, 1)->cores == 4);
     host_pool_want(f->pool, 24);
     assert_int_equal(source.wanted, 24);
 }

@@ -41,7 +41,7 @@ static void start(struct runbed *self, const char *script)
 {
     const char *const argv[] = {"/bin/sh", "-c", script, NULL};
     struct member *member = self->list[0];
-    struct host *host = host_pool_at(self->pool, member->at);
+    struct host *host = host_pool_at(self->pool, member->at)->host;
     const struct process_options options = {.name = member->name,
                                             .argv = argv,
                                             .log = tempdir_at("log"),
@@ -73,14 +73,14 @@ CASE(guard_of_carriers)
 {
     struct member *member = open_run(f, ROLE_LEARNER);
     assert_int_equal(host_pool_appear(f->pool, "far", carrier, 1, clock_ns(), &err), RP_OK);
-    await(f, host_pool_ready(f->pool, 1));
+    await(f, host_pool_at(f->pool, 1)->ready);
     member->wanted = false;
     pid_t first = f->guard.pid;
     assert_int_equal(kill(first, SIGKILL), 0);
     await(f, f->guard.pid != first);
     close(f->guard.pipe); /* as the launcher's end does */
     f->guard.pipe = -1;
-    await(f, host_info(host_pool_at(f->pool, 1))->state == HOST_LOST);
+    await(f, host_pool_at(f->pool, 1)->info->state == HOST_LOST);
     assert_int_equal(waitpid(f->guard.pid, NULL, 0), f->guard.pid);
 }
 
@@ -92,13 +92,13 @@ CASE(last_state)
     f->config.launch.grace_ns *= 4; /* a busy machine takes long for that many bytes */
     assert_int_equal(host_pool_appear(f->pool, "far", carrier, 1, clock_ns(), &err), RP_OK);
     member->host = member->at = 1;
-    await(f, host_pool_ready(f->pool, 1));
+    await(f, host_pool_at(f->pool, 1)->ready);
     member->waits = false;
     snprintf(
         script, sizeof script,
         "cd '%s'; trap 'truncate -s %d state.tmp; echo end >> state.tmp; mv state.tmp learner.weights; exit 0' TERM; "
         "echo ready; while :; do sleep 0.02; done",
-        host_info(host_pool_at(f->pool, 1))->facts.work, BIG);
+        host_pool_at(f->pool, 1)->info->facts.work, BIG);
     start(f, script);
     await(f, file_size(tempdir_at("log")) > 0);
     f->run.phase = PHASE_STOPPING;
@@ -109,7 +109,7 @@ CASE(last_state)
     print_message("%d bytes took %.2f s\n", BIG, (double)(clock_ns() - begin_ns) * 1e-9);
     assert_false(member->process.killed);
     assert_int_equal(file_size(tempdir_at("learner.weights")), BIG + 4);
-    assert_true(host_pool_ready(f->pool, 1)); /* not given up */
+    assert_true(host_pool_at(f->pool, 1)->ready); /* not given up */
 }
 
 /* A node agent whose process has ended and that sends files for ever: it is waited for, and not longer than that; who asks again
@@ -130,7 +130,7 @@ TEST(endless_files)
         bed.config.launch.grace_ns = (hurry ? 500 : 50) * NS_PER_MS;
         assert_int_equal(host_pool_appear(bed.pool, "far", evil, 1, clock_ns(), &err), RP_OK);
         member->host = member->at = 1;
-        await(&bed, host_pool_ready(bed.pool, 1));
+        await(&bed, host_pool_at(bed.pool, 1)->ready);
         member->waits = false;
         start(&bed, "true");
         await(&bed, file_size(tempdir_at("learner.weights")) > 0);
