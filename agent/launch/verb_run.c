@@ -54,14 +54,15 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
     return prepare_write_config(self, err);
 }
 
-/* Leaves a status that says how the run ended before it began: 'runs' and 'status' would take it for lost. */
-static void leave_status(const struct prepared *self, const rp_error *err)
+/* Something is missing, or the user asked to stop meanwhile, which is no failure. Leaves a status that says how the run
+ * ended before it began: 'runs' and 'status' would take it for lost. */
+static rp_status not_sized_up(const struct prepared *self, struct launch *launch, const rp_error *err)
 {
     struct status status;
     char who[STOP_ASKER];
     bool stopped = err->status == RP_CANCELLED;
-    if (!watch_status(self->folder, &status) && !status_from_json("{\"phase\": \"stopped\"}", &status))
-        return;
+    if (!watch_status(self->folder, &status))
+        status_from_json("{\"phase\": \"stopped\"}", &status);
     status.phase = stopped ? PHASE_STOPPED : PHASE_FAILED;
     snprintf(status.name, sizeof status.name, "%s", self->config.name);
     snprintf(status.folder, sizeof status.folder, "%s", self->folder);
@@ -74,14 +75,8 @@ static void leave_status(const struct prepared *self, const rp_error *err)
     run_folder_write(self->folder, FOLDER_STATUS, text, NULL);
     free(text);
     status_fini(&status);
-}
-
-/* Something is missing, or the user asked to stop meanwhile, which is no failure. */
-static rp_status not_sized_up(const struct prepared *self, struct launch *launch, const rp_error *err)
-{
-    leave_status(self, err);
-    int status = launch_fail(err);
-    launch->exit = err->status != RP_CANCELLED ? status : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
+    int failed = launch_fail(err);
+    launch->exit = !stopped ? failed : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
     return RP_OK;
 }
 
@@ -105,14 +100,6 @@ static const char *way_on(const char *reason)
            : strstr(reason, "stop.value")    ? "--set stop.value=.inf"
            : strstr(reason, "learner steps") ? "--set stop.learner_steps=..."
                                              : "--set stop.steps=...";
-}
-
-/* Reads the plan of the earlier legs; without a plan the report compares nothing. */
-static void take_plan(struct prepared *self)
-{
-    char *text = run_folder_read(self->folder, "plan.json");
-    self->planned = text && plan_from_json(text, &self->plan, &self->input);
-    free(text);
 }
 
 static rp_status make_absolute(struct prepared *self, rp_error *err)
@@ -194,17 +181,6 @@ static rp_status verb_run_check_ends(const struct launch *launch, const struct r
     return RP_OK;
 }
 
-/* Refuses tables of another number of shards, before the run's own file names the new number. */
-static rp_status check_tables(const struct prepared *self, rp_error *err)
-{
-    const struct broker_config *broker = &self->config.broker;
-    const char *folder = config_folder(broker);
-    char path[1024];
-    if (!folder || broker->shards.count == 0)
-        return RP_OK;
-    return config_check_folder(broker, command_keep(&self->context, folder, path, sizeof path), err);
-}
-
 /* Locks and reads the run that the argument names, with the overrides of the command line. */
 static rp_status reopen(struct prepared *self, struct launch *launch, struct folder_state *state, rp_error *err)
 {
@@ -212,7 +188,13 @@ static rp_status reopen(struct prepared *self, struct launch *launch, struct fol
     snprintf(self->here, sizeof self->here, "%s", state->here);
     RP_TRY(prepare_config(self, launch, self->config_path, err));
     RP_TRY(verb_run_check_ends(launch, &self->config, state, err));
-    return check_tables(self, err);
+    /* Tables of another number of shards are refused before the run's own file names the new number. */
+    const struct broker_config *broker = &self->config.broker;
+    const char *folder = config_folder(broker);
+    char path[1024];
+    if (!folder || broker->shards.count == 0)
+        return RP_OK;
+    return config_check_folder(broker, command_keep(&self->context, folder, path, sizeof path), err);
 }
 
 /* Runs it until its end, in this process, which has its weights, its programs, its keys and its config.yaml by now.
@@ -265,7 +247,10 @@ static rp_status resume(struct prepared *self, struct launch *launch, struct fol
         state->by_hand = false;
     } else if ((state->auto_actors || state->by_hand) && state->actors > 0)
         self->config.actors.count = state->actors;
-    take_plan(self);
+    /* The plan of the earlier legs; without one the report compares nothing. */
+    char *plan = run_folder_read(self->folder, "plan.json");
+    self->planned = plan && plan_from_json(plan, &self->plan, &self->input);
+    free(plan);
     if (prepare_weights(self, err) != RP_OK || prepare_process(self, err) != RP_OK ||
         prepare_keys(self, err) != RP_OK || prepare_write_config(self, err) != RP_OK)
         return not_sized_up(self, launch, err);
@@ -296,14 +281,6 @@ static rp_status settle(struct prepared *self, rp_error *err)
     return slurm_check_path(self->folder, err);
 }
 
-/* Takes the text and writes it. */
-static rp_status write_script(const struct prepared *self, const char *name, char *text, rp_error *err)
-{
-    rp_status status = run_folder_write(self->folder, name, text, err);
-    free(text);
-    return status;
-}
-
 static rp_status write_scripts(const struct prepared *self, rp_error *err)
 {
     char program[FOLDER_SIZE + 32], output[FOLDER_SIZE + 32];
@@ -312,8 +289,13 @@ static rp_status write_scripts(const struct prepared *self, rp_error *err)
                                   .program = run_folder_path(program, sizeof program, self->programs, LAUNCH_PROGRAM),
                                   .output = run_folder_path(output, sizeof output, self->folder, SLURM_CORE_LOG),
                                   .core = words};
-    RP_TRY(write_script(self, SLURM_CORE_SCRIPT, slurm_script_core(&script), err));
-    return write_script(self, SLURM_ACTORS_SCRIPT, slurm_script_actors(&script), err);
+    char *core = slurm_script_core(&script), *actors = slurm_script_actors(&script);
+    rp_status status = run_folder_write(self->folder, SLURM_CORE_SCRIPT, core, err);
+    if (status == RP_OK)
+        status = run_folder_write(self->folder, SLURM_ACTORS_SCRIPT, actors, err);
+    free(core);
+    free(actors);
+    return status;
 }
 
 /* Writes both scripts into the folder, gives up the lock, and submits the core job. The job is held until the folder knows its number: from
@@ -366,17 +348,6 @@ static rp_status make_submitted(struct prepared *self, const struct launch *laun
     return settle(self, err);
 }
 
-static rp_status submit_again(struct prepared *self, struct launch *launch, struct folder_state *state, rp_error *err)
-{
-    state->done = false; /* the stop condition was moved */
-    state->pid = 0;
-    RP_TRY(prepare_programs(self, err));
-    RP_TRY(settle(self, err));
-    RP_TRY(prepare_write_config(self, err));
-    RP_TRY(run_folder_write_state(self->folder, state, err));
-    return submit_and_watch(self, launch, err);
-}
-
 /* ---- a run, and one that goes on ---- */
 
 rp_status launch_run(struct launch *launch, rp_error *err)
@@ -402,21 +373,18 @@ rp_status launch_resume(struct launch *launch, rp_error *err)
     struct folder_state state = {0};
     RP_TRY(watch_is_free(launch->argument, err));
     RP_TRY(reopen(self, launch, &state, err));
-    return self->config.launch.engine == ENGINE_SLURM ? submit_again(self, launch, &state, err)
-                                                      : resume(self, launch, &state, err);
+    if (self->config.launch.engine != ENGINE_SLURM)
+        return resume(self, launch, &state, err);
+    state.done = false; /* the stop condition was moved */
+    state.pid = 0;
+    RP_TRY(prepare_programs(self, err));
+    RP_TRY(settle(self, err));
+    RP_TRY(prepare_write_config(self, err));
+    RP_TRY(run_folder_write_state(self->folder, &state, err));
+    return submit_and_watch(self, launch, err);
 }
 
 /* ---- Slurm: the core job ---- */
-
-/* The number of the job that this process is the script of. */
-static rp_status own_job(uint64_t *id, rp_error *err)
-{
-    const char *text = getenv("SLURM_JOB_ID");
-    if (text && slurm_take_id(text, id, NULL) == RP_OK)
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT,
-                   "core is for the script of a job: SLURM_JOB_ID is not set. 'replay-launch CONFIG.yaml' submits one");
-}
 
 /* The first leg of a run that was submitted with a script of the user's. */
 static rp_status make_run(struct launch *launch, const char *folder, const char *config, const char *script,
@@ -450,16 +418,14 @@ static bool queue_early(void *context)
     struct core *self = context;
     rp_error err = {0};
     self->queued = slurm_requeue(self->job, &err) == RP_OK;
-    char text[1024];
     if (self->queued)
-        snprintf(text, sizeof text,
-                 "saving takes longer than signal of launch.slurm.core allows (%.0f s): the job is queued again as it "
-                 "is, and goes on "
-                 "from what was saved last; %s",
-                 (double)run_config_slurm_warning(self->config) * 1e-9, tables_of(self->config));
+        slurm_say(true,
+                  "saving takes longer than signal of launch.slurm.core allows (%.0f s): the job is queued again as it "
+                  "is, and goes on "
+                  "from what was saved last; %s",
+                  (double)run_config_slurm_warning(self->config) * 1e-9, tables_of(self->config));
     else
-        snprintf(text, sizeof text, "the job could not be queued again: %s", err.text);
-    slurm_say(true, text);
+        slurm_say(true, "the job could not be queued again: %s", err.text);
     return self->queued;
 }
 
@@ -506,8 +472,12 @@ rp_status launch_core(struct launch *launch, rp_error *err)
     struct folder_state state = {0};
     struct slurm_source *source = NULL;
     char folder[FOLDER_SIZE];
+    const char *number = getenv("SLURM_JOB_ID"); /* of the job that this process is the script of */
     uint64_t job = 0;
-    RP_TRY(own_job(&job, err));
+    if (!number || slurm_take_id(number, &job, NULL) != RP_OK)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "core is for the script of a job: SLURM_JOB_ID is not set. 'replay-launch CONFIG.yaml' submits one");
     keep_output_private();
     if (!run_folder_holds(launch->argument) && launch->n_arguments == 3)
         RP_TRY(make_run(launch, launch->arguments[0], launch->arguments[1], launch->arguments[2], err));
@@ -531,16 +501,6 @@ rp_status launch_core(struct launch *launch, rp_error *err)
 
 /* ---- Slurm: scripts, for people who submit jobs themselves ---- */
 
-/* The words after `replay-launch core`: folder, file, the script of the array, overrides. */
-static struct words core_words(const struct launch *launch, const char *folder, const char *config)
-{
-    struct words words = {0};
-    words_put(&words, folder, config, "$SLURM_SUBMIT_DIR/" SLURM_ACTORS_SCRIPT);
-    for (uint32_t i = 0; i < launch->overrides.count; i++)
-        words_put(&words, "--set", launch->overrides.list[i]);
-    return words;
-}
-
 static rp_status print_scripts(struct prepared *self, const struct launch *launch, const char *which, rp_error *err)
 {
     char real[PATH_MAX], folder[FOLDER_SIZE + 256], program[FOLDER_SIZE + 32];
@@ -549,7 +509,10 @@ static rp_status print_scripts(struct prepared *self, const struct launch *launc
     snprintf(folder, sizeof folder, "%s/" FOLDER_RUNS "/%s-$SLURM_JOB_ID", self->cwd, self->config.name);
     RP_TRY(slurm_check_path(real, err));
     RP_TRY(prepare_programs(self, err));
-    struct words words = core_words(launch, folder, real);
+    struct words words = {0}; /* after `replay-launch core`: folder, file, the script of the array, overrides */
+    words_put(&words, folder, real, "$SLURM_SUBMIT_DIR/" SLURM_ACTORS_SCRIPT);
+    for (uint32_t i = 0; i < launch->overrides.count; i++)
+        words_put(&words, "--set", launch->overrides.list[i]);
     struct slurm_script script = {.config = &self->config,
                                   .program = run_folder_path(program, sizeof program, self->programs, LAUNCH_PROGRAM),
                                   .output = "replay-%j.log",

@@ -77,16 +77,6 @@ struct watch {
     bool blind; /* the last question about the job got no answer */
 };
 
-static void say_job(const struct watch *self)
-{
-    const struct slurm_job *job = &self->job;
-    const char *reason = job->reason[0] ? job->reason : "it was just submitted";
-    if (job->state == SLURM_RUNNING)
-        screen_say(self->screen, false, "job %" PRIu64 " runs on %s", self->record.core, job->node);
-    else if (job->state == SLURM_PENDING)
-        screen_say(self->screen, false, "job %" PRIu64 " waits: %s", self->record.core, reason);
-}
-
 static void look_at_job(struct watch *self)
 {
     struct slurm_job job;
@@ -104,8 +94,11 @@ static void look_at_job(struct watch *self)
                 strcmp(job.node, self->job.node) == 0;
     self->job = job;
     self->ended = job.state == SLURM_GONE;
-    if (!same)
-        say_job(self);
+    if (!same && job.state == SLURM_RUNNING)
+        screen_say(self->screen, false, "job %" PRIu64 " runs on %s", self->record.core, job.node);
+    else if (!same && job.state == SLURM_PENDING)
+        screen_say(self->screen, false, "job %" PRIu64 " waits: %s", self->record.core,
+                   job.reason[0] ? job.reason : "it was just submitted");
 }
 
 bool watch_status(const char *folder, struct status *out)
@@ -229,24 +222,20 @@ static rp_status await_end(uint64_t id, int64_t limit_ns, rp_error *err)
                    (int)(limit_ns / NS_PER_S));
 }
 
-/* The array goes first: while the carriers in the core job live, node agents end in order and leave nothing behind. */
-static rp_status cancel_both(const struct slurm_record *record, rp_error *err)
-{
-    RP_TRY(slurm_cancel(record->array, err));
-    if (record->array > 0)
-        await_end(record->array, TIDY_NS, NULL);
-    return slurm_cancel(record->core, err);
-}
-
-/* Ends a run in order, or at once. */
+/* Ends a run in order, or at once. Then the array goes first: while the carriers in the core job live, node agents end
+ * in order and leave nothing behind. */
 static rp_status end_jobs(const char *folder, bool at_once, const char *who, struct slurm_record *record, rp_error *err)
 {
     if (!slurm_record_read(folder, record)) /* the array is known by now */
         return err_set(err, RP_IO, "'%s/" SLURM_RECORD "' cannot be read", folder);
-    if (at_once)
-        return cancel_both(record, err);
-    stop_note_leave(folder, who);
-    return slurm_ask(record->core, err);
+    if (!at_once) {
+        stop_note_leave(folder, who);
+        return slurm_ask(record->core, err);
+    }
+    RP_TRY(slurm_cancel(record->array, err));
+    if (record->array > 0)
+        await_end(record->array, TIDY_NS, NULL);
+    return slurm_cancel(record->core, err);
 }
 
 /* A job that waits has nothing to save. */

@@ -69,30 +69,21 @@ static char *value_of(enum placeholder place, const struct command_context *cont
     const struct endpoints *endpoints = context->endpoints;
     const struct run_config *config = context->config;
     const struct table_config *table = run_config_table(config);
-    switch (place) {
-    case PLACEHOLDER_SERVICE:
-        return endpoints ? need_text(endpoints->service) : NULL;
-    case PLACEHOLDER_INGEST:
-        return endpoints ? need_text(endpoints->ingest) : NULL;
-    case PLACEHOLDER_EVENTS:
-        return endpoints ? need_text(endpoints->events) : NULL;
-    case PLACEHOLDER_INDEX:
-        return need_print("%u", index);
-    case PLACEHOLDER_COUNT:
-        return need_print("%u", count_of(context, role, index));
-    case PLACEHOLDER_SEED:
+    const char *const texts[PLACEHOLDERS] = {
+        [PLACEHOLDER_SERVICE] = endpoints ? endpoints->service : NULL,
+        [PLACEHOLDER_INGEST] = endpoints ? endpoints->ingest : NULL,
+        [PLACEHOLDER_EVENTS] = endpoints ? endpoints->events : NULL,
+        [PLACEHOLDER_FOLDER] = context->folder,
+        [PLACEHOLDER_CONFIG] = context->config_path,
+        [PLACEHOLDER_HERE] = context->here,
+        [PLACEHOLDER_TABLE] = table && table->name ? table->name : "",
+        [PLACEHOLDER_NAME] = config->name ? config->name : "",
+    };
+    if (place == PLACEHOLDER_INDEX || place == PLACEHOLDER_COUNT)
+        return need_print("%u", place == PLACEHOLDER_INDEX ? index : count_of(context, role, index));
+    if (place == PLACEHOLDER_SEED)
         return need_print("%" PRIu64, (uint64_t)config->seed + index);
-    case PLACEHOLDER_FOLDER:
-        return need_text(context->folder);
-    case PLACEHOLDER_CONFIG:
-        return need_text(context->config_path);
-    case PLACEHOLDER_HERE:
-        return need_text(context->here);
-    case PLACEHOLDER_TABLE:
-        return need_text(table && table->name ? table->name : "");
-    default:
-        return need_text(config->name ? config->name : "");
-    }
+    return texts[place] ? need_text(texts[place]) : NULL;
 }
 
 /* Adds one word of a user's command, with its placeholders filled in. */
@@ -286,14 +277,6 @@ char **command_build(const struct command_context *context, enum role role, uint
     return words.list;
 }
 
-/* True if processes of the role run in Python, because their environment does (python3 -m replaybus.actor instead of
- * replay-actor), or may do so, because they are the user's. */
-static bool in_python(const struct run_config *config, enum role role)
-{
-    bool steps = role == ROLE_ACTOR || role == ROLE_EVALUATOR;
-    return own_of(config, role)->count > 0 || (steps && env_is_python(&config->environment));
-}
-
 char **command_environment(const struct command_context *context, enum role role, uint32_t index)
 {
     static const struct {
@@ -312,7 +295,10 @@ char **command_environment(const struct command_context *context, enum role role
     words_add(&words, "OPENBLAS_NUM_THREADS=1");
     if (log_is_json())
         words_add(&words, LOG_JSON_VARIABLE "=1");
-    if (in_python(context->config, role)) {
+    /* In Python, because the environment is (python3 -m replaybus.actor instead of replay-actor), or perhaps, because
+     * the program is the user's. */
+    bool steps = role == ROLE_ACTOR || role == ROLE_EVALUATOR;
+    if (own_of(context->config, role)->count > 0 || (steps && env_is_python(&context->config->environment))) {
         if (context->elsewhere)
             words_addf(&words, "PYTHONPATH=%s%s%s%s", context->here, context->python ? ":" : "",
                        context->python ? context->programs : "", context->python ? "/lib/python" : "");

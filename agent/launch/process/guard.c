@@ -178,8 +178,7 @@ void guard_finish(struct guard *self)
     if (self->pipe < 0)
         return;
     close(self->pipe);
-    while (waitpid(self->pid, NULL, 0) < 0 && errno == EINTR)
-        ;
+    spawn_reap(self->pid);
     *self = (struct guard){.pipe = -1};
 }
 

@@ -65,19 +65,9 @@ void interrupts_wait(struct interrupts *self, int ms)
     }
 }
 
-/* "": the process has ended, or is none of this machine's. */
-static const char *name_of(int32_t pid, char *out, size_t size)
-{
-    char path[32];
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    io_text(path, out, size);
-    out[strcspn(out, "\n")] = '\0';
-    return out;
-}
-
 const char *interrupts_describe(const struct interrupts *self, char *out, size_t size)
 {
-    char name[32];
+    char name[32], path[32];
     const char *what = self->last == SIGINT    ? "Ctrl-C"
                        : self->last == SIGUSR1 ? "the time limit of the job is near"
                                                : "a signal (SIGTERM)";
@@ -85,7 +75,9 @@ const char *interrupts_describe(const struct interrupts *self, char *out, size_t
         snprintf(out, size, "%s", what);
         return out;
     }
-    name_of(self->sender, name, sizeof name);
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)self->sender);
+    io_text(path, name, sizeof name); /* "": the process has ended, or is none of this machine's */
+    name[strcspn(name, "\n")] = '\0';
     snprintf(out, size, "%s%s from %s%sprocess %d", what, self->last == SIGINT ? " (SIGINT)" : "", name,
              name[0] ? ", " : "", (int)self->sender);
     return out;

@@ -212,27 +212,22 @@ static bool in_set(uint32_t cpu, const void *context)
     return CPU_ISSET_S(cpu, CPU_ALLOC_SIZE(MOST_CPUS), (const cpu_set_t *)context);
 }
 
-static bool read_stat(struct machine_load *out)
+bool machine_load_read(struct machine_load *out)
 {
+    struct timespec own = {0};
     cpu_set_t *set = allowed_cpus();
     FILE *file = fopen("/proc/stat", "re");
     char *text = NULL;
     size_t size = 0;
+    *out = (struct machine_load){.at_ns = clock_ns()};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+    out->own_ns = own.tv_sec * NS_PER_S + own.tv_nsec;
     bool ok = set && file && getdelim(&text, &size, '\0', file) > 0 && machine_load_parse(text, in_set, set, out);
     free(text);
     if (file)
         fclose(file);
     CPU_FREE(set);
     return ok;
-}
-
-bool machine_load_read(struct machine_load *out)
-{
-    struct timespec own = {0};
-    *out = (struct machine_load){.at_ns = clock_ns()};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
-    out->own_ns = own.tv_sec * NS_PER_S + own.tv_nsec;
-    return read_stat(out);
 }
 
 double machine_load_busy(const struct machine_load *before, const struct machine_load *after)

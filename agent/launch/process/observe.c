@@ -146,16 +146,6 @@ static void take_report(struct observe_files *self, struct observe_file *file, s
 
 /* ---- files ---- */
 
-/* When a file of evaluations was cut, it is read again from the start: drop its evaluations, or the list would hold
- * them twice. */
-static void forget_values(struct observe_files *self)
-{
-    self->n_values = 0;
-    for (uint32_t i = 0; i < self->n; i++)
-        if (self->files[i].role == ROLE_EVALUATOR)
-            self->files[i].offset = 0;
-}
-
 /* Reads the whole lines since the last look. Of a file that is new, or was replaced or cut, only the end counts, unless it has
  * evaluations. A line whose beginning is left out is no JSON. */
 static void read_file(struct observe_files *self, struct observe_file *file, double now_s)
@@ -168,8 +158,13 @@ static void read_file(struct observe_files *self, struct observe_file *file, dou
     if (stat(path, &status) != 0 || !S_ISREG(status.st_mode)) /* a named pipe must not block the launcher */
         return;
     bool watched = file->inode == status.st_ino && status.st_size >= file->offset;
-    if (!watched && file->role == ROLE_EVALUATOR && file->inode != 0)
-        forget_values(self);
+    /* A file of evaluations that was cut is read again from the start, and so are the others: the list would hold some
+     * twice. */
+    bool again = !watched && file->role == ROLE_EVALUATOR && file->inode != 0;
+    self->n_values = again ? 0 : self->n_values;
+    for (uint32_t i = 0; again && i < self->n; i++)
+        if (self->files[i].role == ROLE_EVALUATOR)
+            self->files[i].offset = 0;
     if (!watched)
         file->offset = 0;
     file->inode = status.st_ino;
@@ -383,22 +378,16 @@ static void add_missing(struct observer *self, const rp_info *info)
     }
 }
 
-/* Counters live on shard 0, which also stands for the broker as a whole. */
-static void take_first(struct observer *self, const rp_info *info)
-{
-    struct observation *out = &self->last;
-    if (rp_info_text(info, "shards.shard.0.problem")[0])
-        return;
-    out->broker_instance = rp_info_u64(info, "server.instance");
-    out->steps = counter(info, COUNTER_STEPS);
-    out->taken = self->files.foreign_actors ? out->steps : counter(info, COUNTER_TAKEN);
-    out->learner_steps = counter(info, COUNTER_LEARNER_STEPS);
-}
-
 static void take_info(struct observer *self, const rp_info *info)
 {
     struct observation *out = &self->last;
-    take_first(self, info);
+    /* Counters live on shard 0, which also stands for the broker as a whole. */
+    if (!rp_info_text(info, "shards.shard.0.problem")[0]) {
+        out->broker_instance = rp_info_u64(info, "server.instance");
+        out->steps = counter(info, COUNTER_STEPS);
+        out->taken = self->files.foreign_actors ? out->steps : counter(info, COUNTER_TAKEN);
+        out->learner_steps = counter(info, COUNTER_LEARNER_STEPS);
+    }
     out->broker_bytes = rp_info_u64(info, "server.memory_bytes");
     out->policy = rp_info_u64(rp_info_find(info, "slots", VARIABLES_SLOT), "version");
     const rp_info *table = rp_info_find(info, "tables", self->table), *limiter = rp_info_at(table, "limiter", 0);

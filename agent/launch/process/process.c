@@ -356,16 +356,6 @@ static void add_children_of_all(struct family *self, pid_t pid)
     closedir(tasks);
 }
 
-/* The process clock counts in nanoseconds and includes ended threads. */
-static int64_t own_cpu_ns(pid_t pid)
-{
-    clockid_t clock;
-    struct timespec at = {0};
-    if (clock_getcpuclockid(pid, &clock) == 0)
-        clock_gettime(clock, &at);
-    return at.tv_sec * NS_PER_S + at.tv_nsec;
-}
-
 /* What the file `stat` of a process or thread says. */
 struct times {
     char state;
@@ -384,16 +374,21 @@ static bool read_times(const char *path, struct times *out)
                   &out->state, &out->user, &out->system, &out->ended_user, &out->ended_system) == 5;
 }
 
+/* The process clock counts in nanoseconds and includes ended threads. */
 static bool add_cpu(pid_t pid, struct process_usage *out, char *state)
 {
     char path[64];
     struct times times;
+    clockid_t clock;
+    struct timespec own = {0};
     int64_t tick_ns = NS_PER_S / sysconf(_SC_CLK_TCK);
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     if (!read_times(path, &times))
         return false;
     *state = times.state;
-    out->cpu_ns += own_cpu_ns(pid) + (times.ended_user + times.ended_system) * tick_ns;
+    if (clock_getcpuclockid(pid, &clock) == 0)
+        clock_gettime(clock, &own);
+    out->cpu_ns += own.tv_sec * NS_PER_S + own.tv_nsec + (times.ended_user + times.ended_system) * tick_ns;
     return true;
 }
 

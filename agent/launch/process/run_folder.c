@@ -407,26 +407,7 @@ rp_status run_folder_stop(const char *folder, const char *who, int32_t *pid, rp_
 #define ASKING "launch.asking" /* the lock of whoever asks */
 #define REQUEST_PAUSE_MS 50
 
-/* A launcher looks twice a second. */
-static char *ask_now(const char *folder, const char *request, int seconds, rp_error *err)
-{
-    char *answer = NULL;
-    run_folder_remove(folder, ANSWER);
-    if (run_folder_write(folder, REQUEST, request, err) != RP_OK)
-        return NULL;
-    for (int waited = 0; !answer && waited < 1000 * seconds && run_folder_locked(folder); waited += REQUEST_PAUSE_MS) {
-        nanosleep(&(struct timespec){.tv_nsec = REQUEST_PAUSE_MS * 1000000L}, NULL);
-        answer = run_folder_read(folder, ANSWER);
-    }
-    run_folder_remove(folder, REQUEST);
-    run_folder_remove(folder, ANSWER);
-    if (!answer)
-        err_set(err, RP_UNAVAILABLE, "%s: the launcher of this run has ended, or has not answered within %d s", folder,
-                seconds);
-    return answer;
-}
-
-/* There is one request at a time: the others wait, so that each gets its own answer. */
+/* There is one request at a time: the others wait, so that each gets its own answer. Launchers look twice a second. */
 char *run_request_ask(const char *folder, const char *request, int seconds, rp_error *err)
 {
     int lock = run_folder_lock_file(folder, ASKING, 0666, LOCK_EX);
@@ -434,7 +415,19 @@ char *run_request_ask(const char *folder, const char *request, int seconds, rp_e
         err_set(err, RP_IO, "'%s/" ASKING "' cannot be locked: %s", folder, strerror(errno));
         return NULL;
     }
-    char *answer = ask_now(folder, request, seconds, err);
+    char *answer = NULL;
+    run_folder_remove(folder, ANSWER);
+    bool asked = run_folder_write(folder, REQUEST, request, err) == RP_OK;
+    for (int waited = 0; asked && !answer && waited < 1000 * seconds && run_folder_locked(folder);
+         waited += REQUEST_PAUSE_MS) {
+        nanosleep(&(struct timespec){.tv_nsec = REQUEST_PAUSE_MS * 1000000L}, NULL);
+        answer = run_folder_read(folder, ANSWER);
+    }
+    run_folder_remove(folder, REQUEST);
+    run_folder_remove(folder, ANSWER);
+    if (asked && !answer)
+        err_set(err, RP_UNAVAILABLE, "%s: the launcher of this run has ended, or has not answered within %d s", folder,
+                seconds);
     close(lock);
     return answer;
 }

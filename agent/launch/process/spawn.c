@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "proto/base/io.h"
 #include "proto/base/need.h"
 
 /* What the child needs between fork and exec, where nothing may be allocated. */
@@ -72,12 +73,6 @@ bool spawn_can_start(const char *program)
     return there;
 }
 
-static bool same_name(const char *a, const char *b)
-{
-    size_t length = strcspn(a, "=");
-    return strncmp(a, b, length) == 0 && b[length] == '=';
-}
-
 /* Our own variables except those that `more` sets, and `more`. The strings are borrowed; the list is given. */
 static char **merge_environment(const char *const *more)
 {
@@ -90,7 +85,7 @@ static char **merge_environment(const char *const *more)
     for (size_t i = 0; i < own; i++) {
         bool replaced = false;
         for (size_t k = 0; k < extra; k++)
-            replaced |= same_name(more[k], environ[i]);
+            replaced |= strncmp(more[k], environ[i], strcspn(more[k], "=") + 1) == 0;
         if (!replaced)
             merged[n++] = environ[i];
     }
@@ -161,15 +156,6 @@ int spawn_reap(pid_t pid)
     return status;
 }
 
-/* True, and *error is set: the child reports that it could not execute the program. */
-static bool has_failed(int from, int *error)
-{
-    ssize_t n;
-    while ((n = read(from, error, sizeof *error)) < 0 && errno == EINTR)
-        ;
-    return n == (ssize_t)sizeof *error;
-}
-
 static pid_t fork_child(struct child *self, int *error)
 {
     int ends[2];
@@ -190,7 +176,8 @@ static pid_t fork_child(struct child *self, int *error)
     close(ends[1]);
     if (pid > 0) {
         setpgid(pid, pid); /* the child does this too: the first of both counts */
-        if (has_failed(ends[0], error)) {
+        if (io_read(ends[0], error, sizeof *error, IO_HERE) ==
+            (ssize_t)sizeof *error) { /* it could not execute the program */
             spawn_reap(pid);
             pid = -1;
         }

@@ -356,14 +356,6 @@ static void add_group(struct text *out, const struct status_group *group, const 
     }
 }
 
-static void add_phase(struct text *out, const struct status *status, const char *run)
-{
-    text_add(out,
-             "# HELP replay_run_phase 1 for the phase of the run, 0 for all others.\n# TYPE replay_run_phase gauge\n");
-    for (enum phase phase = 0; phase < PHASES; phase++)
-        text_add(out, "replay_run_phase{%s,phase=\"%s\"} %d\n", run, phase_name(phase), phase == status->phase);
-}
-
 void status_metrics(struct text *out, const struct status *status)
 {
     struct text run = {0};
@@ -377,7 +369,11 @@ void status_metrics(struct text *out, const struct status *status)
     };
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++)
         add_group(out, &groups[i], text_get(&run));
-    add_phase(out, status, text_get(&run));
+    text_add(out,
+             "# HELP replay_run_phase 1 for the phase of the run, 0 for all others.\n# TYPE replay_run_phase gauge\n");
+    for (enum phase phase = 0; phase < PHASES; phase++)
+        text_add(out, "replay_run_phase{%s,phase=\"%s\"} %d\n", text_get(&run), phase_name(phase),
+                 phase == status->phase);
     text_add(out, "# EOF\n");
     text_fini(&run);
 }

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <json-c/json.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,9 +90,13 @@ rp_status slurm_run(const char *const *argv, int64_t limit_ns, char **out, rp_er
     return status;
 }
 
-void slurm_say(bool loud, const char *text)
+void slurm_say(bool loud, const char *format, ...)
 {
-    char quoted[1200];
+    char text[1024], quoted[1200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     log_line(loud ? LEVEL_WARN : LEVEL_INFO, "A0441", "slurm", "text=%s", log_quote(quoted, sizeof quoted, text));
     puts(text);
     fflush(stdout);
@@ -196,24 +201,25 @@ static const char *name_of(uint64_t id, char out[24])
     return out;
 }
 
-/* Slurm forgets jobs some time after their end. */
-static bool is_unknown(const rp_error *err)
+/* Runs a program about a job. One that Slurm does not know is no error: it forgets jobs some time after their end. */
+static rp_status run_known(const char *const *argv, char **out, rp_error *err)
 {
-    return strstr(err->text, "Invalid job id") != NULL || strstr(err->text, "already completing") != NULL ||
-           strstr(err->text, "completed") != NULL;
+    rp_error own = {0};
+    err = err ? err : &own;
+    rp_status status = slurm_run(argv, 0, out, err);
+    bool unknown = strstr(err->text, "Invalid job id") || strstr(err->text, "already completing") ||
+                   strstr(err->text, "completed");
+    return unknown ? RP_OK : status;
 }
 
 rp_status slurm_poll(uint64_t id, struct slurm_job *out, rp_error *err)
 {
     char name[24], *text = NULL;
-    rp_error own = {0};
-    err = err ? err : &own; /* its text tells whether the job is unknown */
     *out = (struct slurm_job){.id = id};
-    rp_status status = slurm_run(WORDS("squeue", "-h", "-j", name_of(id, name), "-o", SLURM_FORMAT), 0, &text, err);
-    if (status == RP_OK)
-        slurm_parse_jobs(text, out, 1);
+    rp_status status = run_known(WORDS("squeue", "-h", "-j", name_of(id, name), "-o", SLURM_FORMAT), &text, err);
+    slurm_parse_jobs(text, out, 1);
     free(text);
-    return status != RP_OK && is_unknown(err) ? RP_OK : status;
+    return status;
 }
 
 rp_status slurm_ask(uint64_t id, rp_error *err)
@@ -225,12 +231,7 @@ rp_status slurm_ask(uint64_t id, rp_error *err)
 rp_status slurm_cancel(uint64_t id, rp_error *err)
 {
     char name[24];
-    rp_error own = {0};
-    err = err ? err : &own;
-    if (id == 0)
-        return RP_OK;
-    rp_status status = slurm_run(WORDS("scancel", name_of(id, name)), 0, NULL, err);
-    return status != RP_OK && is_unknown(err) ? RP_OK : status;
+    return id == 0 ? RP_OK : run_known(WORDS("scancel", name_of(id, name)), NULL, err);
 }
 
 rp_status slurm_requeue(uint64_t id, rp_error *err)

@@ -23,7 +23,7 @@ rp_status slurm_call_judge(const struct call *self, rp_error *err);
 /* Starts the program, waits for it, and gives what it printed: free(). out may be NULL. limit_ns: 0 is half a minute. */
 rp_status slurm_run(const char *const *argv, int64_t limit_ns, char **out, rp_error *err);
 /* Logs and prints what happens to the jobs of a run. */
-void slurm_say(bool loud, const char *text);
+void slurm_say(bool loud, const char *format, ...) RP_PRINTF(2, 3);
 /* Gives the command with "env -u NAME ..." before it, for all variables of the surrounding job; a list of its own, words_free. */
 char **slurm_without_job(const char *const *argv);
 

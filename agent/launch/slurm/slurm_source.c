@@ -1,7 +1,6 @@
 #include "agent/launch/slurm/slurm_source.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,19 +46,6 @@ struct slurm_source {
     bool unrecorded;      /* slurm.json lacks the number of the array */
 };
 
-/* Says what happens to the array: "the actor array is job 12". */
-static void say(bool loud, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(bool loud, const char *format, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    slurm_say(loud, text);
-}
-
 /* ---- the array ---- */
 
 static struct words submission(const struct slurm_source *self)
@@ -78,19 +64,11 @@ static rp_status take_array(struct slurm_source *self, uint64_t id, rp_error *er
     self->record.array = id;
     self->throttle = self->wanted;
     self->empty_looks = self->short_looks = 0;
-    say(false, "the actor array is job %" PRIu64 ": %u of %u tasks may run", id, self->wanted, self->record.tasks);
+    slurm_say(false, "the actor array is job %" PRIu64 ": %u of %u tasks may run", id, self->wanted,
+              self->record.tasks);
     rp_status status = slurm_record_write(self->options.folder, &self->record, err);
     self->unrecorded = status != RP_OK;
     return status;
-}
-
-static rp_status submit(struct slurm_source *self, rp_error *err)
-{
-    struct words words = submission(self);
-    uint64_t id;
-    rp_status status = slurm_submit((const char *const *)words.list, &id, err);
-    words_clear(&words);
-    return status == RP_OK ? take_array(self, id, err) : status;
 }
 
 /* Whether all tasks of an earlier leg's array are still in the queue. */
@@ -114,13 +92,17 @@ static rp_status take_over(struct slurm_source *self, uint32_t tasks, rp_error *
 {
     if (self->record.tasks == tasks && is_whole(self)) {
         self->throttle = 0; /* not known: the first order sets it */
-        say(false, "the actor array of the last leg, job %" PRIu64 ", is still there", self->record.array);
+        slurm_say(false, "the actor array of the last leg, job %" PRIu64 ", is still there", self->record.array);
         return RP_OK;
     }
     RP_TRY(slurm_cancel(self->record.array, err));
+    uint64_t id;
     self->record.array = 0;
     self->record.tasks = tasks;
-    return submit(self, err);
+    struct words words = submission(self);
+    rp_status status = slurm_submit((const char *const *)words.list, &id, err);
+    words_clear(&words);
+    return status == RP_OK ? take_array(self, id, err) : status;
 }
 
 /* ---- hosts ---- */
@@ -163,7 +145,7 @@ static void tell_pool(struct slurm_source *self, int64_t now_ns)
             continue;
         runs[job->index] = true;
         if (!self->there[job->index] && appear(self, job, now_ns, &err) != RP_OK)
-            say(true, "task %u of the actor array cannot be used: %s", job->index, err.text);
+            slurm_say(true, "task %u of the actor array cannot be used: %s", job->index, err.text);
         self->there[job->index] = true;
     }
     for (uint32_t i = 0; i < self->record.tasks; i++) {
@@ -187,11 +169,12 @@ static void count_tasks(struct slurm_source *self)
     }
     self->short_looks += self->short_looks < UINT32_MAX;
     if (self->short_looks == SHORT_LOOKS)
-        say(true,
-            "the actor array, job %" PRIu64
-            ", has %u of the %u tasks that the run wants: tasks that have ended for good "
-            "are not replaced. 'scancel %" PRIu64 "' ends the others, too, and the whole array is submitted again",
-            self->record.array, left, self->wanted, self->record.array);
+        slurm_say(true,
+                  "the actor array, job %" PRIu64
+                  ", has %u of the %u tasks that the run wants: tasks that have ended for good "
+                  "are not replaced. 'scancel %" PRIu64
+                  "' ends the others, too, and the whole array is submitted again",
+                  self->record.array, left, self->wanted, self->record.array);
 }
 
 static int by_index(const void *a, const void *b)
@@ -206,7 +189,7 @@ static void take_look(struct slurm_source *self, rp_status status, const rp_erro
     self->poll_ns = now_ns + POLL_NS;
     if (status != RP_OK && !unknown) {
         if (!self->look_failed)
-            say(true, "the actor array cannot be watched: %s", err->text);
+            slurm_say(true, "the actor array cannot be watched: %s", err->text);
         self->look_failed = true;
         return;
     }
@@ -220,9 +203,13 @@ static void take_look(struct slurm_source *self, rp_status status, const rp_erro
 
 /* ---- orders ---- */
 
-static void take_order(struct slurm_source *self, rp_status status, rp_error *err, int64_t now_ns)
+static void take(struct slurm_source *self, rp_status status, rp_error *err, int64_t now_ns)
 {
     uint64_t id;
+    if (self->order == ORDER_LOOK) {
+        take_look(self, status, err, now_ns);
+        return;
+    }
     if (status == RP_OK && self->order == ORDER_THROTTLE)
         self->throttle = self->order_value;
     if (status == RP_OK && self->order == ORDER_SUBMIT)
@@ -231,16 +218,8 @@ static void take_order(struct slurm_source *self, rp_status status, rp_error *er
         status = take_array(self, id, err);
     if (status == RP_OK)
         return;
-    say(true, "the actor array cannot be changed: %s", err->text);
+    slurm_say(true, "the actor array cannot be changed: %s", err->text);
     self->order_ns = now_ns + RETRY_NS;
-}
-
-static void take(struct slurm_source *self, rp_status status, rp_error *err, int64_t now_ns)
-{
-    if (self->order == ORDER_LOOK)
-        take_look(self, status, err, now_ns);
-    else
-        take_order(self, status, err, now_ns);
 }
 
 static void begin(struct slurm_source *self, enum order order, const char *const *argv, int64_t now_ns)
@@ -252,17 +231,10 @@ static void begin(struct slurm_source *self, enum order order, const char *const
         take(self, status, &err, now_ns);
 }
 
-static void look_again(struct slurm_source *self, int64_t now_ns)
-{
-    char name[24];
-    snprintf(name, sizeof name, "%" PRIu64, self->record.array);
-    begin(self, ORDER_LOOK, WORDS("squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT), now_ns);
-}
-
 static void submit_again(struct slurm_source *self, int64_t now_ns)
 {
     struct words words = submission(self);
-    say(true, "the actor array, job %" PRIu64 ", was cancelled: it is submitted again", self->record.array);
+    slurm_say(true, "the actor array, job %" PRIu64 ", was cancelled: it is submitted again", self->record.array);
     begin(self, ORDER_SUBMIT, (const char *const *)words.list, now_ns);
     words_clear(&words);
 }
@@ -292,8 +264,8 @@ static void give_back(struct slurm_source *self, uint32_t surplus, int64_t now_n
         self->jobs[i].state = SLURM_ENDING; /* until the next look */
         surplus--;
     }
-    say(false, "the run needs %u task%s of the actor array: %s %s back", self->wanted, self->wanted == 1 ? "" : "s",
-        list, strchr(list, ',') ? "go" : "goes");
+    slurm_say(false, "the run needs %u task%s of the actor array: %s %s back", self->wanted,
+              self->wanted == 1 ? "" : "s", list, strchr(list, ',') ? "go" : "goes");
     begin(self, ORDER_REQUEUE, WORDS("scontrol", "requeue", list), now_ns);
 }
 
@@ -320,11 +292,13 @@ static void look(struct host_source *hosts, struct host_pool *pool, int64_t now_
 {
     struct slurm_source *self = (struct slurm_source *)hosts;
     rp_error err = {0};
+    char name[24];
     self->pool = pool;
+    snprintf(name, sizeof name, "%" PRIu64, self->record.array);
     if (self->call.process.running && call_ended(&self->call))
         take(self, slurm_call_judge(&self->call, &err), &err, now_ns);
     if (!self->call.process.running && now_ns >= self->poll_ns && self->record.array != 0)
-        look_again(self, now_ns);
+        begin(self, ORDER_LOOK, WORDS("squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT), now_ns);
     if (!self->call.process.running && now_ns >= self->order_ns)
         keep_size(self, now_ns);
 }
@@ -372,7 +346,7 @@ void slurm_source_destroy(struct slurm_source **pointer)
         return;
     call_fini(&self->call);
     if (slurm_cancel(self->record.array, &err) != RP_OK)
-        say(true, "the actor array, job %" PRIu64 ", could not be cancelled: %s", self->record.array, err.text);
+        slurm_say(true, "the actor array, job %" PRIu64 ", could not be cancelled: %s", self->record.array, err.text);
     free(self->jobs);
     free(self->there);
     free(self);
