@@ -35,18 +35,6 @@ static rp_status lock_changes(const struct home *self, int *lock, rp_error *err)
                       : err_set(err, RP_IO, "'%s/" CHANGING "' cannot be locked: %s", self->cache, strerror(errno));
 }
 
-static rp_status take_token(struct home *self, rp_error *err)
-{
-    char *text = run_folder_read(self->cache, TOKEN);
-    bool known = text && strspn(text, "0123456789abcdef") == HTTP_TOKEN - 1 && !text[HTTP_TOKEN - 1];
-    if (known)
-        memcpy(self->token, text, HTTP_TOKEN);
-    else
-        http_make_token(self->token);
-    free(text);
-    return known ? RP_OK : run_folder_write_secret(self->cache, TOKEN, self->token, err);
-}
-
 rp_status home_open(struct home *self, const char *address, rp_error *err)
 {
     int lock;
@@ -55,7 +43,15 @@ rp_status home_open(struct home *self, const char *address, rp_error *err)
     RP_TRY(run_folder_cache(self->cache, err));
     RP_TRY(run_folder_make(self->cache, 0755, err));
     RP_TRY(lock_changes(self, &lock, err));
-    rp_status status = take_token(self, err);
+    rp_status status = RP_OK;
+    char *text = run_folder_read(self->cache, TOKEN);
+    if (text && strspn(text, "0123456789abcdef") == HTTP_TOKEN - 1 && !text[HTTP_TOKEN - 1]) {
+        memcpy(self->token, text, HTTP_TOKEN);
+    } else {
+        http_make_token(self->token);
+        status = run_folder_write_secret(self->cache, TOKEN, self->token, err);
+    }
+    free(text);
     close(lock);
     return status;
 }
@@ -132,17 +128,12 @@ bool home_folder(const struct home *self, uint32_t number, char out[FOLDER_SIZE]
 /* ---- who serves ---- */
 
 /* Several machines may share a home folder, and a user may want several addresses. */
-static int lock_address(const struct home *self)
+bool home_lock(struct home *self)
 {
     char node[FOLDER_NODE], name[FOLDER_NODE + HTTP_ADDRESS + 16];
     run_folder_this_node(node);
     snprintf(name, sizeof name, "page-%s-%s.lock", node, self->address);
-    return strchr(name, '/') ? -1 : run_folder_lock_file(self->cache, name, 0600, LOCK_EX | LOCK_NB);
-}
-
-bool home_lock(struct home *self)
-{
-    self->lock = lock_address(self);
+    self->lock = strchr(name, '/') ? -1 : run_folder_lock_file(self->cache, name, 0600, LOCK_EX | LOCK_NB);
     return self->lock >= 0;
 }
 

@@ -247,15 +247,6 @@ static void put_return(struct text *out, const struct report *self)
     text_add(out, "\n");
 }
 
-/* "broker: 4 shards: why" */
-static void put_shards(struct text *out, const struct status *last)
-{
-    char clean[sizeof last->shards_reason];
-    if (last->shards > 1)
-        text_add(out, "broker: %u shards%s%s\n", last->shards, last->shards_reason[0] ? ": " : "",
-                 format_clean(clean, sizeof clean, last->shards_reason));
-}
-
 /* "NAME done after 41 s: 61,234 steps, 30,000 updates, 3 restarts", the reason, and the return */
 static void put_head(struct text *out, const struct report *self)
 {
@@ -275,10 +266,14 @@ static void put_head(struct text *out, const struct report *self)
 
 void report_text(struct text *out, const struct report *self, const char *folder)
 {
+    const struct status *last = self->last;
+    char clean[sizeof last->shards_reason];
     put_head(out, self);
     put_stretches(out, self);
     text_add(out, "\n");
-    put_shards(out, self->last);
+    if (last->shards > 1)
+        text_add(out, "broker: %u shards%s%s\n", last->shards, last->shards_reason[0] ? ": " : "",
+                 format_clean(clean, sizeof clean, last->shards_reason));
     put_hosts(out, self->last);
     text_add(out, "report: %s/report.html\n", folder);
 }

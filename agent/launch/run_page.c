@@ -375,14 +375,6 @@ static struct run_view *view_new(struct run_server *server, const char *folder, 
     return self;
 }
 
-static void give_parts(struct run_view *view, struct http_part out[2])
-{
-    bool secret = view->key_file[0] || has_keys(view->folder);
-    out[0] = (struct http_part){view_routes, sizeof view_routes / sizeof view_routes[0], view, secret};
-    out[1] = page_part(view->page);
-    out[1].secret = secret;
-}
-
 /* Returns the view of a run's folder, which is made when somebody looks for the first time; NULL: there are too many. */
 static struct run_view *find_view(struct run_server *self, const char *folder)
 {
@@ -422,9 +414,13 @@ static bool mount(void *ctx, const char **url, struct http_part out[2])
     struct run_server *self = ctx;
     char folder[FOLDER_SIZE];
     struct run_view *view = name_run(self, url, folder) ? find_view(self, folder) : self->shared ? NULL : self->own;
-    if (view)
-        give_parts(view, out);
-    return view != NULL;
+    if (!view)
+        return false;
+    bool secret = view->key_file[0] || has_keys(view->folder);
+    out[0] = (struct http_part){view_routes, sizeof view_routes / sizeof view_routes[0], view, secret};
+    out[1] = page_part(view->page);
+    out[1].secret = secret;
+    return true;
 }
 
 static rp_status serve(struct run_server *self, rp_error *err)

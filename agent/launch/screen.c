@@ -176,36 +176,15 @@ static void frame_end(struct screen *self, struct text *out)
     text_add(out, "\x1b[?7h\x1b[?25h\x1b[?2026l");
 }
 
-static void show_frame(struct screen *self, const struct status *status)
+static void add_frame(struct screen *self, struct text *out, const struct status *status)
 {
-    struct text frame = {0}, out = {0};
+    struct text frame = {0};
     struct canvas_style style = tui_style();
-    /* A stopped terminal (Ctrl-S) gets no new frames. */
-    if (!writable(0))
-        return;
     view_draw(&frame, hold(self, status), &style, &self->tui);
-    frame_begin(self, &out);
+    frame_begin(self, out);
     text_fini(&self->frame);
     self->frame = frame;
-    frame_end(self, &out);
-    screen_write(self, &out);
-}
-
-static void show_line(struct screen *self, const struct status *status)
-{
-    struct text out = {0};
-    view_line(&out, status);
-    text_add(&out, "\n");
-    screen_write(self, &out);
-}
-
-static void show_json(struct screen *self, const struct status *status)
-{
-    struct text out = {0};
-    char *json = status_to_json(status, false);
-    text_add(&out, "%s\n", json);
-    free(json);
-    screen_write(self, &out);
+    frame_end(self, out);
 }
 
 void screen_show(struct screen *self, const struct status *status)
@@ -222,12 +201,20 @@ void screen_show(struct screen *self, const struct status *status)
         return;
     self->phase = status->phase;
     self->shown_ns = now;
-    if (self->mode == SCREEN_TERMINAL)
-        show_frame(self, status);
-    else if (self->mode == SCREEN_JSON)
-        show_json(self, status);
-    else
-        show_line(self, status);
+    if (self->mode == SCREEN_TERMINAL && !writable(0)) /* a stopped terminal (Ctrl-S) gets no new frames */
+        return;
+    struct text out = {0};
+    if (self->mode == SCREEN_TERMINAL) {
+        add_frame(self, &out, status);
+    } else if (self->mode == SCREEN_JSON) {
+        char *json = status_to_json(status, false);
+        text_add(&out, "%s\n", json);
+        free(json);
+    } else {
+        view_line(&out, status);
+        text_add(&out, "\n");
+    }
+    screen_write(self, &out);
 }
 
 /* ---- saying something ---- */

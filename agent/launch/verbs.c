@@ -49,22 +49,17 @@ static rp_status verbs_find(const struct launch *launch, const char *given, char
 /* ---- status ---- */
 
 /* A launcher that was killed leaves a status that is no longer true. */
-static void mend(struct status *status, bool alive)
-{
-    if (alive || status->phase >= PHASE_DONE)
-        return;
-    status->phase = PHASE_FAILED;
-    snprintf(status->reason, sizeof status->reason, "the launcher is gone; 'replay-launch resume %.300s' goes on",
-             status->folder);
-}
-
 static bool read_status(const char *folder, struct watch_alive *life, struct status *out, bool *alive)
 {
     *alive = watch_alive(life, folder);
-    bool ok = watch_status(folder, out);
-    if (ok)
-        mend(out, *alive);
-    return ok;
+    if (!watch_status(folder, out))
+        return false;
+    if (*alive || out->phase >= PHASE_DONE)
+        return true;
+    out->phase = PHASE_FAILED;
+    snprintf(out->reason, sizeof out->reason, "the launcher is gone; 'replay-launch resume %.300s' goes on",
+             out->folder);
+    return true;
 }
 
 static rp_status no_status(const char *folder, rp_error *err)
@@ -512,15 +507,6 @@ rp_status launch_open(struct launch *launch, rp_error *err)
 
 /* ---- check, profile and plan: everything up to the start of a run ---- */
 
-/* Tries the machines of the file. */
-static rp_status check_hosts(struct prepared *self, rp_error *err)
-{
-    if (self->config.launch.engine != ENGINE_LOCAL || !run_config_is_spread(&self->config))
-        return RP_OK;
-    RP_TRY(prepare_process(self, err));
-    return host_check(&self->context, &self->interrupts, stdout, err);
-}
-
 /* Asks a node whether it sees the folder of the runs; says so if that could not be found out. */
 static rp_status check_folder(const struct prepared *self, rp_error *err)
 {
@@ -554,7 +540,10 @@ rp_status launch_check(struct launch *launch, rp_error *err)
     printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument, env_name(&config->environment),
            config->agent.algorithm, actors, learners);
     fflush(stdout);
-    return check_hosts(self, err);
+    if (config->launch.engine != ENGINE_LOCAL || !run_config_is_spread(config))
+        return RP_OK;
+    RP_TRY(prepare_process(self, err));
+    return host_check(&self->context, &self->interrupts, stdout, err);
 }
 
 /* Measures, unless the cache has the curves, and writes them into a folder. */

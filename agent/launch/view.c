@@ -211,24 +211,6 @@ static const struct list_column process_columns[] = {
     {"restarts", 9, false, cell_restarts, by_restarts}, {"host", 16, true, cell_host, NULL},
 };
 
-/* Adds the list of all processes, in at most this many lines. */
-static void view_add_list(struct frame *self, uint32_t most)
-{
-    const struct status *s = self->status;
-    size_t size = s->n_processes * sizeof *s->processes;
-    if (!s->processes || size == 0)
-        return;
-    void *rows = need_alloc(size);
-    memcpy(rows, s->processes, size);
-    const struct list list = {.columns = process_columns,
-                              .n_columns = sizeof process_columns / sizeof *process_columns - (s->n_hosts > 1 ? 0 : 1),
-                              .rows = rows,
-                              .n_rows = s->n_processes,
-                              .size = sizeof *s->processes};
-    list_add(&self->canvas, self->tui->chosen ? RANK_HOSTS : RANK_LIST, &list, self->tui, most);
-    free(rows);
-}
-
 /* The part of the view about speed: rates against the plan, which side waits for which, the table. */
 
 #define WAITS_LINES 2u /* for the sentence about what limits the run */
@@ -284,15 +266,6 @@ static void add_ratio(struct frame *self)
     if (s->spi_target > 0)
         put_plan(line, "target", format_measured(target, s->spi_target), s->phase == PHASE_RUNNING ? s->spi : NAN,
                  s->spi_target);
-}
-
-static void view_add_speed(struct frame *self)
-{
-    const struct status *s = self->status;
-    add_speed(self);
-    add_rate(self, "inserts", s->inserts_rate, s->planned_inserts);
-    add_rate(self, "samples", s->samples_rate, s->planned_samples);
-    add_ratio(self);
 }
 
 /* ---- who waits ---- */
@@ -460,17 +433,6 @@ static void add_return(struct frame *self)
 
 /* ---- processes ---- */
 
-static void add_shards(struct frame *self)
-{
-    const struct status *s = self->status;
-    struct line *line = s->shards > 1 ? canvas_row(&self->canvas, RANK_PROCESSES, "broker") : NULL;
-    if (!line)
-        return;
-    line_put(line, TINT_NONE, "%u shards", s->shards);
-    if (s->shards_reason[0])
-        line_try(line, TINT_DIM, "   %s", s->shards_reason);
-}
-
 static void view_add_processes(struct frame *self)
 {
     const struct status *s = self->status;
@@ -486,7 +448,12 @@ static void view_add_processes(struct frame *self)
         uint32_t ready = view_hosts_ready(s);
         line_try(line, ready < s->n_hosts ? TINT_WARN : TINT_NONE, "   hosts %u/%u", ready, s->n_hosts);
     }
-    add_shards(self);
+    if (s->shards > 1) {
+        line = canvas_row(&self->canvas, RANK_PROCESSES, "broker");
+        line_put(line, TINT_NONE, "%u shards", s->shards);
+        if (s->shards_reason[0])
+            line_try(line, TINT_DIM, "   %s", s->shards_reason);
+    }
     line = canvas_row(&self->canvas, RANK_MEMORY, "memory");
     line_put(line, s->memory_limit && (double)s->memory > 0.9 * (double)s->memory_limit ? TINT_WARN : TINT_NONE, "%s",
              format_bytes(used, s->memory));
@@ -545,17 +512,31 @@ static void add_event(struct frame *self)
  * asked for the list, it takes all the room. */
 static void add_list(struct frame *self)
 {
-    const struct tui *tui = self->tui;
+    const struct status *s = self->status;
+    struct tui *tui = self->tui;
+    size_t size = s->n_processes * sizeof *s->processes;
     uint32_t rows = self->canvas.style->rows, used = self->canvas.n + 2 + (tui->chosen ? 0 : MESSAGES_ROOM);
     uint32_t left = rows > used ? rows - used : 0;
     if (view_over(self) || !rows || !tui->keys)
         return;
     canvas_line(&self->canvas, RANK_BLANK);
-    view_add_list(self, tui->chosen && left < LIST_LEAST ? LIST_LEAST : left);
+    if (!s->processes || size == 0)
+        return;
+    void *sorted = need_alloc(size);
+    memcpy(sorted, s->processes, size);
+    const struct list list = {.columns = process_columns,
+                              .n_columns = sizeof process_columns / sizeof *process_columns - (s->n_hosts > 1 ? 0 : 1),
+                              .rows = sorted,
+                              .n_rows = s->n_processes,
+                              .size = sizeof *s->processes};
+    list_add(&self->canvas, tui->chosen ? RANK_HOSTS : RANK_LIST, &list, tui,
+             tui->chosen && left < LIST_LEAST ? LIST_LEAST : left);
+    free(sorted);
 }
 
 static void build(struct frame *self)
 {
+    const struct status *s = self->status;
     add_head(self);
     if (self->tui->help) {
         canvas_line(&self->canvas, RANK_BLANK);
@@ -564,7 +545,10 @@ static void build(struct frame *self)
     }
     add_progress(self);
     canvas_line(&self->canvas, RANK_BLANK);
-    view_add_speed(self);
+    add_speed(self);
+    add_rate(self, "inserts", s->inserts_rate, s->planned_inserts);
+    add_rate(self, "samples", s->samples_rate, s->planned_samples);
+    add_ratio(self);
     canvas_line(&self->canvas, RANK_BLANK);
     view_add_waits(self);
     view_add_table(self);

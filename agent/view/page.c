@@ -89,20 +89,14 @@ static rp_status ask_state(const struct page_host *host, rp_client *client, bool
 
 /* A run has one verdict: its launcher's, which sees more than the broker says. Without one, or if the broker does not answer this page,
  * the page judges by itself. */
-static void explain(const struct look *look, struct why *out)
-{
-    const struct why_run *run = look->run.has_facts ? &look->run.facts : NULL;
-    if (look->info && why_read_status(look->run.status, out))
-        return;
-    why_explain(&(struct why_facts){look->info, look->waits, run, look->silence}, out);
-}
-
 static void put_verdict(struct json *out, const struct look *look)
 {
     struct why why = look->run.why;
     const char *level = look->run.level;
+    const struct why_run *run = look->run.has_facts ? &look->run.facts : NULL;
     if (!level || (look->run.if_silent && look->info)) {
-        explain(look, &why);
+        if (!look->info || !why_read_status(look->run.status, &why))
+            why_explain(&(struct why_facts){look->info, look->waits, run, look->silence}, &why);
         level = why.bad ? "bad" : why.blocked != WHY_NOBODY ? "warn" : "good";
     }
     json_begin(out, "verdict", '{');
@@ -115,14 +109,6 @@ static void put_verdict(struct json *out, const struct look *look)
     json_close(out, '}');
 }
 
-static void put_waits(struct json *out, const struct look *look)
-{
-    json_begin(out, "waits", '[');
-    for (uint32_t i = 0; i < rp_info_count(look->waits, "waits"); i++)
-        json_message(out, (const ProtobufCMessage *)rp_info_at(look->waits, "waits", i));
-    json_close(out, ']');
-}
-
 static char *put_together(const struct look *look)
 {
     struct json out = {0};
@@ -133,7 +119,10 @@ static char *put_together(const struct look *look)
     put_verdict(&out, look);
     json_key(&out, "broker");
     json_message(&out, (const ProtobufCMessage *)look->info);
-    put_waits(&out, look);
+    json_begin(&out, "waits", '[');
+    for (uint32_t i = 0; i < rp_info_count(look->waits, "waits"); i++)
+        json_message(&out, (const ProtobufCMessage *)rp_info_at(look->waits, "waits", i));
+    json_close(&out, ']');
     json_key(&out, "run");
     json_raw(&out, look->run.status ? look->run.status : "null");
     return json_take(&out);

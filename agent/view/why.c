@@ -317,19 +317,16 @@ static bool too_small(const struct why_facts *facts, struct why *out)
     return true;
 }
 
-/* The broker's sentence says it (broker/table/room.c): the table's figures are of another moment. */
-static bool is_for_room(const Replay__Wait *wait)
-{
-    return strstr(wait->text, "needs memory") || strstr(wait->text, "needs room");
-}
-
 static bool no_memory(const struct why_facts *facts, struct why *out)
 {
     for (uint32_t i = 0; i < info_of(facts)->n_tables; i++) {
         const Replay__TableInfo *table = info_of(facts)->tables[i];
         const Replay__Wait *wait = longest(facts, "insert", table->name, 0);
-        if (!waits_long(idle_of(facts, true), wait) || !is_for_room(wait))
-            continue; /* the limiter holds them, and no memory would help */
+        /* The broker's sentence says it (broker/table/room.c): the table's figures are of another moment. Otherwise the
+         * limiter holds them, and no memory would help. */
+        if (!waits_long(idle_of(facts, true), wait) ||
+            !(strstr(wait->text, "needs memory") || strstr(wait->text, "needs room")))
+            continue;
         out->blocked = WHY_SIDE_ACTORS;
         snprintf(out->table, sizeof out->table, "%s", table->name);
         say(out, "Inserts wait for memory: %s.", wait->text);
@@ -339,22 +336,16 @@ static bool no_memory(const struct why_facts *facts, struct why *out)
     return false;
 }
 
-/* The side that waits more, whatever the cause is. */
-static enum why_side who_waits(const struct why_facts *facts)
-{
-    const Replay__Wait *inserts = longest(facts, "insert", NULL, 0), *samples = longest(facts, "sample", NULL, 0);
-    double actors = idle_of(facts, true), learners = idle_of(facts, false);
-    if (waits_long(actors, inserts) && !(waits_long(learners, samples) && learners > actors))
-        return WHY_SIDE_ACTORS;
-    return waits_long(learners, samples) ? WHY_SIDE_LEARNERS : WHY_NOBODY;
-}
-
 static bool taken_by_others(const struct why_facts *facts, struct why *out)
 {
     const struct why_run *run = facts->run;
     if (!run || !(run->others >= OTHERS_CORES))
         return false;
-    out->blocked = who_waits(facts);
+    bool actors = side_waits(facts, true), learners = side_waits(facts, false);
+    if (actors && !(learners && idle_of(facts, false) > idle_of(facts, true))) /* the side that waits more */
+        out->blocked = WHY_SIDE_ACTORS;
+    else if (learners)
+        out->blocked = WHY_SIDE_LEARNERS;
     if (out->blocked != WHY_NOBODY && run->others < OTHERS_SHARE * run->cores)
         return false; /* they take too little to be why one side waits for the other */
     say(out, "Other programs take %.2g processors of this machine, and none is free.", run->others);
@@ -467,19 +458,14 @@ static bool full_cores(const struct why_facts *facts, struct why *out)
     return true;
 }
 
-static bool moves(const struct why_facts *facts)
-{
-    for (uint32_t i = 0; i < info_of(facts)->n_tables; i++)
-        if (info_of(facts)->tables[i]->insert_rate > 0 || info_of(facts)->tables[i]->sample_rate > 0)
-            return true;
-    return false;
-}
-
 static bool nothing(const struct why_facts *facts, struct why *out)
 {
-    if (!moves(facts))
-        return false;
     const struct why_run *run = facts->run;
+    bool moves = false;
+    for (uint32_t i = 0; i < info_of(facts)->n_tables; i++)
+        moves |= info_of(facts)->tables[i]->insert_rate > 0 || info_of(facts)->tables[i]->sample_rate > 0;
+    if (!moves)
+        return false;
     if (run && isfinite(run->actor_idle) && isfinite(run->learner_idle))
         say(out, "Nobody waits long: actors wait %.0f%% and learners %.0f%% of the time.", 100 * run->actor_idle,
             100 * run->learner_idle);
