@@ -92,7 +92,7 @@ void host_tend(struct host *self, int64_t now_ns);
 /* Sends a file of home into the work folder there, if the host is ready. name: relative, "keys/actor.key"; keeps the mode. A file
  * that is gone is not sent (RP_NOT_FOUND). */
 rp_status host_send_file(struct host *self, const char *path, const char *name, rp_error *err);
-/* Sends all files NAME.* of the run's folder that are not being written; tells which could not be sent. failed: or NULL. */
+/* Sends all files NAME.* of the run's folder that are not being written; failed, or NULL, hears of those that fail. */
 typedef void host_unsent(void *context, const char *host, const char *file, const rp_error *err);
 void host_send_files(struct host *self, const char *name, host_unsent *failed, void *context);
 /* Asks whether a TCP connection from there to an endpoint of home works ("tcp://10.0.0.1:7000"). The answer comes later:
