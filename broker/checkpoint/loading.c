@@ -951,8 +951,7 @@ void loading_clamp(struct loading *self, int64_t now)
     for (uint32_t i = 0; i < params->n_slots; i++)
         if (params->slots[i].put_ns > now)
             params->slots[i].put_ns = now;
-    struct loaded_selection *at;
-    TAILQ_FOREACH (at, &self->kept, link)
+    for (struct loaded_selection *at = TAILQ_FIRST(&self->kept); at; at = TAILQ_NEXT(at, link))
         for (uint32_t i = 0; i < at->kept.picks.n; i++)
             if ((int64_t)at->kept.picks.age_ns[i] > now)
                 at->kept.picks.age_ns[i] = (uint64_t)now;
@@ -1055,8 +1054,10 @@ static void loading_clear(void *ctx)
 {
     struct loading *self = ctx;
     struct sessions *sessions = self->state->sessions;
-    while (!TAILQ_EMPTY(&self->kept))
-        selection_drop(self, TAILQ_FIRST(&self->kept));
+    for (struct loaded_selection *at = TAILQ_FIRST(&self->kept), *next; at; at = next) {
+        next = TAILQ_NEXT(at, link);
+        selection_drop(self, at);
+    }
     for (uint32_t i = 0; i < self->n_tables; i++) {
         struct loaded_table *at = &self->tables[i];
         slots_clear(self, at->table);
@@ -1088,7 +1089,8 @@ void loading_init(struct loading *self, const struct durable_state *state, struc
 void loading_fini(struct loading *self)
 {
     const struct durable_state *state = self->state;
-    for (struct loaded_selection *at; (at = TAILQ_FIRST(&self->kept));) {
+    for (struct loaded_selection *at = TAILQ_FIRST(&self->kept), *next; at; at = next) {
+        next = TAILQ_NEXT(at, link);
         if (self->read && at->configured)
             picks_clear(&at->kept.picks, state->samples);
         selection_drop(self, at);
@@ -1148,8 +1150,7 @@ static uint64_t list_chunks(const struct loading *self, struct pair *out)
                     out[n] = (struct pair){(uintptr_t)chunks[c], (uintptr_t)&chunks[c]};
         }
     }
-    const struct loaded_selection *at;
-    TAILQ_FOREACH (at, &self->kept, link)
+    for (const struct loaded_selection *at = TAILQ_FIRST(&self->kept); at; at = TAILQ_NEXT(at, link))
         for (uint32_t c = 0; (all || at->configured) && c < at->kept.picks.n_refs; c++, n++)
             if (out)
                 out[n] = (struct pair){(uintptr_t)at->kept.picks.refs[c], (uintptr_t)&at->kept.picks.refs[c]};

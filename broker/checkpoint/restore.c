@@ -553,9 +553,7 @@ static rp_status leases_restore(struct loading *self, struct table *table, rp_er
 
 static void selections_restore(struct loading *self)
 {
-    struct loaded_selection *at;
-    TAILQ_FOREACH(at, &self->kept, link)
-    {
+    for (struct loaded_selection *at = TAILQ_FIRST(&self->kept); at; at = TAILQ_NEXT(at, link)) {
         struct picks *picks = &at->kept.picks;
         const struct table *table = at->kept.info.table;
         uint32_t n = picks->n, ref = 0;

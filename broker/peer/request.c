@@ -73,8 +73,7 @@ static void send_no_memory(struct peers *peers, const struct envelope *to, uint6
     at[8] = 0x18;
     at[9] = RP_NO_MEMORY;
     zmq_msg_t header;
-    zmq_msg_init_size(&header, sizeof bytes);
-    memcpy(zmq_msg_data(&header), bytes, sizeof bytes);
+    (void)message_copy(&header, bytes, sizeof bytes); /* so small that libzmq allocates nothing */
     peer_send_now(peers, to, &header, NULL, 0);
 }
 
@@ -125,8 +124,7 @@ static void send_answer(struct peers *peers, const struct envelope *to, uint64_t
     if (answer->status != RP_OK && (uint32_t)answer->status < STATUS_COUNT)
         peers->counters.failed[answer->status]++;
     if (answer->n_payload == 0 && !out->failed && out->size <= INLINE_BYTES &&
-        zmq_msg_init_size(&header, out->size) == 0) {
-        memcpy(zmq_msg_data(&header), out->data, out->size);
+        message_copy(&header, out->data, out->size)) {
         text_fini(out);
         peer_send(peers, to, &header, NULL, 0);
         return;
@@ -189,12 +187,10 @@ bool request_repeat(struct peers *peers, struct request *request)
     if (!reply)
         return false;
     request->answered = true;
-    if (zmq_msg_init_size(&header, reply->size) != 0) {
+    if (message_copy(&header, reply->frame, reply->size))
+        peer_send(peers, &request->from, &header, NULL, 0);
+    else
         send_no_memory(peers, &request->from, request->head.id);
-        return true;
-    }
-    memcpy(zmq_msg_data(&header), reply->frame, reply->size);
-    peer_send(peers, &request->from, &header, NULL, 0);
     return true;
 }
 

@@ -868,8 +868,8 @@ void samples_fini(struct samples *self)
 {
     kept_samples_fini(&self->kept);
     leases_fini(&self->leases);
-    for (struct waiter *waiter; (waiter = TAILQ_FIRST(&self->spare_waiters.queue));) {
-        waiter_remove(waiter);
+    for (struct waiter *waiter = TAILQ_FIRST(&self->spare_waiters.queue), *next; waiter; waiter = next) {
+        next = TAILQ_NEXT(waiter, link);
         picks_fini(&waiter->picks);
         free(waiter);
     }

@@ -10,6 +10,7 @@
 #include "proto/base/io.h"
 #include "proto/base/memfile.h"
 #include "proto/base/need.h"
+#include "proto/wire/channel.h"
 
 /* A smaller value is copied: its message may be a view into a receive buffer that it shares with others, and would pin. The
  * store has such a bound of its own: the two need not agree. */
@@ -203,11 +204,9 @@ static void value_add(struct param_value *self, uint32_t part, zmq_msg_t *messag
         file_release(self->file); /* no longer whole; parts that lie there stay */
         self->file = NULL;
     }
-    if (self->file || size >= KEEP_BYTES || zmq_msg_init_size(to, size) != 0) {
+    if (self->file || size >= KEEP_BYTES || !message_copy(to, zmq_msg_data(message), size)) {
         zmq_msg_init(to);
         zmq_msg_move(to, message);
-    } else {
-        memcpy(zmq_msg_data(to), zmq_msg_data(message), size);
     }
     while (self->missing < self->n_parts && zmq_msg_size(&self->parts[self->missing]))
         self->missing++;
@@ -439,22 +438,12 @@ void params_sweep(struct params *self, struct loop *loop)
 
 /* ---- from a file ---- */
 
-/* Makes a message of bytes in a file. */
-static bool copy_message(zmq_msg_t *message, const void *data, size_t size)
-{
-    if (zmq_msg_init_size(message, size) != 0)
-        return false;
-    if (size)
-        memcpy(zmq_msg_data(message), data, size);
-    return true;
-}
-
 bool params_restore_slot(struct params *self, const char *name, uint64_t version, int64_t put_ns, const void *value,
                          size_t size)
 {
     struct param_slot *slot = params_make_slot(self, name);
     zmq_msg_t message;
-    if (!slot || !copy_message(&message, value, size))
+    if (!slot || !message_copy(&message, value, size))
         return false;
     params_put(self, slot, &message, version, put_ns);
     zmq_msg_close(&message);
@@ -471,7 +460,7 @@ bool params_restore_part(struct params *self, const char *name, const struct par
     struct param_stage *stage = params_find_stage(self, name, shape->put);
     if (!stage)
         stage = params_add_stage(self, name, shape, now_ns);
-    if (!stage || memcmp(&stage->value->shape, shape, sizeof *shape) != 0 || !copy_message(&message, data, size))
+    if (!stage || memcmp(&stage->value->shape, shape, sizeof *shape) != 0 || !message_copy(&message, data, size))
         return false;
     params_add_part(self, stage, part, &message, now_ns);
     zmq_msg_close(&message);

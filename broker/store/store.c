@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "proto/base/need.h"
+#include "proto/wire/channel.h"
 
 /* Follows the block tables of a split chunk, 8-byte aligned. */
 struct chunk_split {
@@ -121,18 +122,13 @@ static void *split_copy(struct store *self, const void *data, uint32_t bytes, en
 }
 
 /* Makes a message with a copy of the data, or an empty one that is to take over `message`. */
-static zmq_msg_t *message_copy(const void *data, uint32_t bytes, const zmq_msg_t *message)
+static zmq_msg_t *kept_message(const void *data, uint32_t bytes, const zmq_msg_t *message)
 {
-    zmq_msg_t *copy = malloc(sizeof *copy);
-    if (copy && message) {
-        zmq_msg_init(copy);
-    } else if (copy && zmq_msg_init_size(copy, bytes) == 0) {
-        memcpy(zmq_msg_data(copy), data, bytes);
-    } else {
-        free(copy);
-        return NULL;
-    }
-    return copy;
+    zmq_msg_t *kept = malloc(sizeof *kept);
+    if (kept && (message ? zmq_msg_init(kept) == 0 : message_copy(kept, data, bytes)))
+        return kept;
+    free(kept);
+    return NULL;
 }
 
 static struct chunk *split_add(struct store *self, uint32_t columns, const void *data, uint32_t bytes,
@@ -140,7 +136,7 @@ static struct chunk *split_add(struct store *self, uint32_t columns, const void 
 {
     enum chunk_where where = CHUNK_IN_MESSAGE;
     bool keep = bytes >= STORE_KEEP_BYTES && !self->sharing;
-    zmq_msg_t *object = keep ? message_copy(data, bytes, message) : split_copy(self, data, bytes, &where);
+    zmq_msg_t *object = keep ? kept_message(data, bytes, message) : split_copy(self, data, bytes, &where);
     if (!object)
         return NULL;
     struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, SPLIT_BYTES);

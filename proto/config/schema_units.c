@@ -111,7 +111,7 @@ static const struct unit *unit_by_name(const struct unit *units, const char *nam
 }
 
 /* Bytes and times are not negative; a fraction of their smallest unit is rounded. */
-static enum schema_units read_whole(const char *text, enum schema_type type, int64_t *out)
+static enum schema_units whole_of(const char *text, enum schema_type type, int64_t *out)
 {
     static const struct unit *const units[] = {
         [SCHEMA_INT] = count_units, [SCHEMA_BYTES] = byte_units, [SCHEMA_TIME] = time_units};
@@ -126,7 +126,7 @@ static enum schema_units read_whole(const char *text, enum schema_type type, int
     return quantity && amount.value < 0 ? UNITS_NEGATIVE : to_integer(&amount, unit->factor, !quantity, out);
 }
 
-static enum schema_units read_real(const char *text, double *out)
+static enum schema_units real_of(const char *text, double *out)
 {
     const char *p = text + (*text == '-' || *text == '+');
     if (strcasecmp(p, ".inf") == 0 || strcasecmp(p, "inf") == 0) {
@@ -149,7 +149,7 @@ static enum schema_units read_real(const char *text, double *out)
 
 enum schema_units schema_units_read(enum schema_type type, const char *text, void *out)
 {
-    return type == SCHEMA_REAL ? read_real(text, out) : read_whole(text, type, out);
+    return type == SCHEMA_REAL ? real_of(text, out) : whole_of(text, type, out);
 }
 
 bool schema_parse(enum schema_type type, const char *text, void *out)

@@ -99,13 +99,11 @@ bool port_send(struct port to, zmq_msg_t *frame, bool more)
 bool port_send_bytes(struct port to, const void *data, size_t size, bool more)
 {
     zmq_msg_t frame;
-    if (zmq_msg_init_size(&frame, size) != 0) {
+    if (!message_copy(&frame, data, size)) {
         if (to.channel)
             channel_drop(to.channel);
         return false;
     }
-    if (size)
-        memcpy(zmq_msg_data(&frame), data, size);
     bool sent = port_send(to, &frame, more);
     zmq_msg_close(&frame);
     return sent;

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <zmq.h>
 
 struct channel_frame {
@@ -37,6 +38,15 @@ struct port {
     void *socket;
     struct channel *channel;
 };
+
+/* Makes a message with a copy of the data, which is NULL if it has no bytes. False: no memory. */
+static inline bool message_copy(zmq_msg_t *message, const void *data, size_t size)
+{
+    bool ok = zmq_msg_init_size(message, size) == 0;
+    if (ok && data)
+        memcpy(zmq_msg_data(message), data, size);
+    return ok;
+}
 
 /* Neither waits. port_send takes the frame if it returns true. It refuses the first frame of a message if the socket has no room
  * or there is no memory, and a later frame only for lack of memory: then the whole message is dropped, and the caller sends no

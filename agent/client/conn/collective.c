@@ -157,9 +157,8 @@ rp_reduce *rp_reduce_join(rp_client *client, const char *group, int64_t timeout_
 static rp_status send_vector(rp_reduce *self, const float *values, uint64_t n, int64_t round_ms, rp_error *err)
 {
     zmq_msg_t payload;
-    if (n > SIZE_MAX / sizeof *values || zmq_msg_init_size(&payload, (size_t)n * sizeof *values) != 0)
+    if (n > SIZE_MAX / sizeof *values || !message_copy(&payload, values, (size_t)n * sizeof *values))
         return err_set(err, RP_NO_MEMORY, "no memory for a vector of %llu floats", (unsigned long long)n);
-    memcpy(zmq_msg_data(&payload), values, (size_t)n * sizeof *values);
     Replay__Reduce body = body_of(self, REPLAY__REDUCE__OP__ADD);
     if (round_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;

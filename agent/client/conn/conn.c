@@ -481,12 +481,10 @@ static void send_spans(struct conn *self, uint32_t n)
         body.uncertainty_ns = (uint64_t)(trace->trip_ns + 1) / 2;
     }
     body.last = list->spans && trace->sent + n == list->n;
-    if (zmq_msg_init_size(&frame, n * sizeof *list->spans) != 0) {
+    if (!message_copy(&frame, list->spans ? list->spans + trace->sent : NULL, n * sizeof *list->spans)) {
         trace_leave(self);
         return;
     }
-    if (n && list->spans)
-        memcpy(zmq_msg_data(&frame), list->spans + trace->sent, n * sizeof *list->spans);
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_TRACE_SPANS,
                                    .body = &body.base,
                                    .payload = &frame,

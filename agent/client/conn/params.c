@@ -730,11 +730,9 @@ static const struct conn_part_ops publisher_ops = {.up = publisher_up, .down = s
 /* Copies bytes into a message. */
 static rp_status copy_bytes(zmq_msg_t *out, const void *data, uint64_t bytes, rp_error *err)
 {
-    if (bytes > SIZE_MAX || zmq_msg_init_size(out, (size_t)bytes) != 0)
-        return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
-    if (bytes)
-        memcpy(zmq_msg_data(out), data, (size_t)bytes);
-    return RP_OK;
+    return bytes <= SIZE_MAX && message_copy(out, data, (size_t)bytes)
+               ? RP_OK
+               : err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
 }
 
 rp_status rp_publisher_put_bf16(rp_publisher *publisher, const void *data, uint64_t bytes, const void *bf16,

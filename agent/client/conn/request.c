@@ -139,9 +139,7 @@ static bool write_header(zmq_msg_t *header, uint64_t client, const struct conn_m
         protobuf_c_message_pack(message->body, place);
     else if (place && size)
         memcpy(place, message->bytes, size);
-    bool ok = !out.failed && zmq_msg_init_size(header, out.size) == 0;
-    if (ok)
-        memcpy(zmq_msg_data(header), out.data, out.size);
+    bool ok = !out.failed && message_copy(header, out.data, out.size);
     text_fini(&out);
     return ok;
 }

@@ -392,10 +392,7 @@ static bool own_frame(zmq_msg_t *frame, const struct step_chunk *chunk)
         zmq_msg_init(frame);
         return zmq_msg_copy(frame, &chunk->message->frames[chunk->frame]) == 0;
     }
-    if (zmq_msg_init_size(frame, chunk->size) != 0)
-        return false;
-    memcpy(zmq_msg_data(frame), chunk->data, chunk->size);
-    return true;
+    return message_copy(frame, chunk->data, chunk->size);
 }
 
 /* Records that the message holds the chunk's bytes from now on. */
@@ -802,11 +799,10 @@ static bool transmit(struct outbox *self, struct message *message, struct port p
     for (uint32_t i = 0; i < n; i++) {
         if (i == 0 && message->epoch != self->epoch) {
             /* libzmq may still read the frame that was sent first: change the epoch in a copy. */
-            if (zmq_msg_init_size(&copy, zmq_msg_size(&message->frames[0])) != 0) {
+            if (!message_copy(&copy, zmq_msg_data(&message->frames[0]), zmq_msg_size(&message->frames[0]))) {
                 self->short_of_memory = true;
                 return false;
             }
-            memcpy(zmq_msg_data(&copy), zmq_msg_data(&message->frames[0]), zmq_msg_size(&copy));
             wire_patch_ingest(zmq_msg_data(&copy), self->session, self->epoch);
         } else {
             zmq_msg_init(&copy);
@@ -1042,10 +1038,8 @@ void outbox_forget(struct outbox *self, bool left)
                  "items_in_doubt=%llu policy=%s", (unsigned long long)doubt,
                  self->doubt == RP_DOUBT_RESEND ? "resend" : "report");
     /* From now on the remaining messages of this session only store chunks. */
-    struct message *message;
-    TAILQ_FOREACH (message, &self->kept, link) {
+    for (struct message *message = TAILQ_FIRST(&self->kept); message; message = TAILQ_NEXT(message, link))
         message->session = 0;
-    }
     TAILQ_INIT(&self->kept);
     self->stored += self->n_kept;
     self->n_kept = 0;
