@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -42,6 +43,7 @@ struct sync_job {
     bool timed;        /* the sync of an interval */
     uint64_t failures; /* of a checkpoint: see struct disk_job */
     bool ok;
+    bool gone; /* somebody has removed the segment, and others perhaps, too */
     rp_error err;
 };
 
@@ -62,10 +64,14 @@ static bool syncer_segment(struct syncer *self, struct sync_job *job)
         if (job->descriptor < 0 && errno == ENOENT)
             return true; /* removed meanwhile, so nobody needs it */
     }
-    if (job->descriptor >= 0 && fdatasync(job->descriptor) == 0)
+    struct stat about;
+    bool synced = job->descriptor >= 0 && fdatasync(job->descriptor) == 0;
+    job->gone = synced && fstat(job->descriptor, &about) == 0 && about.st_nlink == 0;
+    if (synced && !job->gone)
         return true;
-    err_set(&job->err, RP_IO, "segment %llu in %.140s could not be synced: %s; its chunks are written again",
-            (unsigned long long)job->number, self->folder->path, strerror(errno));
+    err_set(&job->err, RP_IO, "segment %llu in %.140s %s%s; its chunks are written again",
+            (unsigned long long)job->number, self->folder->path, job->gone ? "was removed" : "could not be synced: ",
+            job->gone ? "" : strerror(errno));
     atomic_fetch_add(&self->failures, 1);
     return false;
 }
@@ -319,18 +325,19 @@ static bool is_bad(const struct disk_writer *self, uint64_t segment)
     return self->news.bad_last && segment >= self->news.bad_first && segment <= self->news.bad_last;
 }
 
-static void distrust(struct disk_writer *self, uint64_t segment, const char *why)
+static void distrust(struct disk_writer *self, const struct sync_job *job)
 {
+    uint64_t first = job->gone ? 1 : job->number;
     pthread_mutex_lock(&self->mutex);
     struct disk_news *news = &self->news;
-    if (!news->bad_last || segment < news->bad_first)
-        news->bad_first = segment;
-    if (segment > news->bad_last)
-        news->bad_last = segment;
+    if (!news->bad_last || first < news->bad_first)
+        news->bad_first = first;
+    if (job->number > news->bad_last)
+        news->bad_last = job->number;
     news->failures++; /* sync.failures may be ahead: the syncing thread reports the others later */
     pthread_mutex_unlock(&self->mutex);
     self->sync_trouble = true; /* a write that succeeds does not end this trouble */
-    report_trouble(self, why);
+    report_trouble(self, job->err.text);
 }
 
 static void healed(struct disk_writer *self, uint64_t failures)
@@ -422,7 +429,7 @@ static void sync_one_here(struct disk_writer *self, uint64_t segment, int descri
 {
     struct sync_job job = {.what = SYNC_SEGMENT, .number = segment, .descriptor = descriptor};
     if (!syncer_segment(&self->sync, &job))
-        distrust(self, segment, job.err.text);
+        distrust(self, &job);
     if (job.descriptor >= 0 && descriptor < 0)
         close(job.descriptor);
 }
@@ -471,7 +478,7 @@ static void sync_done(struct disk_writer *self, struct sync_job *job)
             log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"%s\"", job->err.text);
         measure(self);
     } else if (job->what == SYNC_SEGMENT && !job->ok) {
-        distrust(self, job->number, job->err.text);
+        distrust(self, job);
     }
     free(job);
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import fill, insert_rows, served
+from conftest import fill, insert_rows, served, until
 from replaybus import Field
 
 
@@ -174,6 +174,17 @@ def test_salvage_drops_the_items_whose_data_is_lost(tmp_path, missing):
     with served_again() as client:  # what was dropped is gone, and its places are not taken for others
         assert tuple(table["size"] for table in client.info()["tables"]) == tuple(n + 10 for n in left)
         assert set(client.sample("replay", 500).data[:, 0, 0]) <= set(rows[np.arange(30) != 7, 0])
+
+
+def test_a_segment_that_somebody_removes_is_written_again(tmp_path):
+    with served(replaybus.Table("t"), journal=tmp_path, config={"journal": "0s"}) as client:
+        for n in (20, 40):
+            insert_rows(client, "t", x=np.random.rand(20, 9))
+            [segment.unlink() for segment in tmp_path.glob("segment-*") if n == 20]
+        until(lambda: "B0502" in client._server.log())
+        client._server.process.kill()
+    with served(replaybus.Table("t"), journal=tmp_path) as client:
+        assert client.info("t")["tables"][0]["size"] == n
 
 
 def test_a_sample_says_that_memory_is_full_of_another_table():
