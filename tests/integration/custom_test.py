@@ -33,15 +33,9 @@ class CustomRun(Run):
         return self.python("actor-%d" % index, "cartpole_actor.py", "--index", str(index), "--n-step",
                            str(n_step), "--folder", str(self.folder), *more)
 
-    def custom_learner(self, *more):
-        return self.python("learner-0", "counting_learner.py", *more)
-
     def inserts(self):
         info = self.info()
         return info["tables"][0]["limiter"]["inserts"] if info else 0
-
-    def waiting_writers(self):
-        return {wait["who"] for wait in (self.ctl("why") or {}).get("waits", ()) if wait["kind"] == "insert"}
 
     def await_inserts(self, more=100):
         """So many more items than now, or than 0 after the broker has started again."""
@@ -71,7 +65,8 @@ def test_our_learner_learns_from_it():
         run.fixed_policy(0)
         actors = [run.custom_actor(i, "--steps", str(steps)) for i in range(2)]
         # Without samples both actors come to wait: neither can take all steps before the other has begun.
-        eventually(lambda: len(run.waiting_writers()) == 2, PATIENCE, "both actors")
+        waits = lambda: (run.ctl("why") or {}).get("waits", ())  # noqa: E731
+        eventually(lambda: len({wait["who"] for wait in waits() if wait["kind"] == "insert"}) == 2, PATIENCE, "both actors")
         for process in [run.learner(), *actors]:
             process.ends()
         equal(run.counter("environment_steps"), steps, "environment_steps")
@@ -253,7 +248,7 @@ def test_no_broker():
 def test_custom_learner():
     with CustomRun() as run:
         broker = run.broker()
-        learner, actor = run.custom_learner("--batch", "16"), run.custom_actor(0, "--epsilon", "0")
+        learner, actor = run.python("learner-0", "counting_learner.py", "--batch", "16"), run.custom_actor(0, "--epsilon", "0")
         run.await_inserts(600)
         broker.kill()
         run.broker()

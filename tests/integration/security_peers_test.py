@@ -1,6 +1,7 @@
 """Who has no key, or the wrong one: refused at once with a sentence, logged with a bound, and nothing of it reaches
 the broker's core. Replayed handshakes do not disturb who is in."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -209,7 +210,7 @@ class Recorder:
 
     def forward(self, source, sink, keep):
         left = 1 << 62 if keep is None else self.most
-        try:
+        with contextlib.suppress(OSError):
             while left > 0 and (data := source.recv(min(left, 65536))):
                 left -= len(data)
                 if keep is not None:
@@ -218,13 +219,9 @@ class Recorder:
             if left <= 0:
                 self.held.release()
                 sink.recv(1, socket.MSG_PEEK | socket.MSG_WAITALL)   # until the broker ends it
-        except OSError:
-            pass
         for end in (source, sink):
-            try:
+            with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 def test_a_replayed_handshake(world):
@@ -248,14 +245,12 @@ def test_a_replayed_handshake(world):
         for pieces in ([recorded], recorder.sent[0]):
             with socket.create_connection(("127.0.0.1", world.port(target)), 60) as again:
                 again.settimeout(0.3)
-                try:
+                with contextlib.suppress(OSError):
                     for piece in pieces:
                         again.sendall(piece)
                         again.recv(65536)
                     while again.recv(65536):
                         pass
-                except OSError:
-                    pass
     equal(world.messages(), before + 1)
     equal(world.watch.counter("replayed"), 2)
     equal(world.watch.table("t").size, size)
@@ -304,11 +299,9 @@ def test_who_says_nothing_is_cut_off(world):
     """Connections that were opened before all other tests."""
     for name, connection in world.idle.items():
         connection.settimeout(60)
-        try:
+        with contextlib.suppress(ConnectionError):
             while connection.recv(4096):
                 pass
-        except ConnectionError:
-            pass
         connection.close()
 
 

@@ -5,6 +5,7 @@ import gc
 import glob
 import itertools
 import multiprocessing
+import operator
 import os
 import signal
 import socket
@@ -593,10 +594,8 @@ def test_fork_while_threads_wait(client):
 
     def wait(call):
         while not stop.is_set():
-            try:
+            with contextlib.suppress(replaybus.DeadlineExceeded):
                 call(0.1)
-            except replaybus.DeadlineExceeded:
-                pass
 
     calls = (lambda s: writer.flush(timeout=s), sampler.next, lambda s: client.params.get("never written", timeout=s))
 
@@ -617,8 +616,4 @@ def test_fork_while_threads_wait(client):
 
 def test_pool(server, client):
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.map(_tables, [client] * 4, chunksize=1) == [client.tables] * 4
-
-
-def _tables(client):
-    return client.tables
+        assert pool.map(operator.attrgetter("tables"), [client] * 4, chunksize=1) == [client.tables] * 4

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is missing: ./dev install get
 
 import replaybus  # noqa: E402
 import replaybus.torch as rt  # noqa: E402
-from conftest import insert_rows  # noqa: E402
+from conftest import insert_rows, until  # noqa: E402
 from replaybus.spaces import Box, Discrete  # noqa: E402
 
 TorchStep = collections.namedtuple("TorchStep", "observation reward")
@@ -160,13 +160,7 @@ import time; time.sleep(1)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     out = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=120)
-    pid, deadline = int(out.stdout), time.monotonic() + 60
-    while os.path.exists(f"/proc/{pid}"):
-        with open(f"/proc/{pid}/stat") as file:
-            if file.read().rpartition(")")[2].split()[0] == "Z":
-                break
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not os.path.exists(f"/proc/{int(out.stdout)}/exe"))
 
 
 PAIR = Box(-np.inf, np.inf, (2,))

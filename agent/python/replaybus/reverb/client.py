@@ -88,17 +88,13 @@ class Client:
             if wanted is not None:
                 _structure.check(table, wanted.specs, specs)
         with translated:
-            writer = self._insert_writer()
+            if getattr(self._local, "pid", None) != os.getpid():  # a forked child gets its own: the streams belong to the parent
+                self._local.pid, self._local.writer = os.getpid(), ItemWriter(self.native)
+            writer = self._local.writer  # of this thread
             for table, priority in priorities.items():
                 writer.create(table, float(priority), fields)
             writer.flush()
             writer.end_episode()  # each insert is an episode, as in Reverb; with shards, the next one may go to another
-
-    def _insert_writer(self) -> ItemWriter:
-        """The writer of this thread's inserts. A forked child gets its own: the streams belong to the parent."""
-        if getattr(self._local, "pid", None) != os.getpid():
-            self._local.pid, self._local.writer = os.getpid(), ItemWriter(self.native)
-        return self._local.writer
 
     def writer(self, max_sequence_length: int, delta_encoded: bool = False, chunk_length: Optional[int] = None,
                max_in_flight_items: Optional[int] = 25) -> Writer:
