@@ -32,14 +32,22 @@ def apart(groups):
     return distance / deviation if deviation else math.inf
 
 
+def area(curve, grid):
+    return statistics.fmean(curves.value_at(curve, x) for x in grid)
+
+
+def at_points(curve, last):
+    return [curves.value_at(curve, last * (i + 1) / POINTS) for i in range(POINTS)]
+
+
 def figures(groups):
     """groups: {name: [curve per seed]}. Gives {figure: {name: [number per seed]}}: the points, then the area."""
     last = min(curve[-1][0] for group in groups.values() for curve in group)
     grid = curves.grid_to(last)
-    out = {f"at {x:,.0f} steps": {name: [curves.value_at(curve, x) for curve in group] for name, group in groups.items()}
-           for x in (last * (i + 1) / POINTS for i in range(POINTS))}
-    out["area under the curve"] = {name: [statistics.fmean(curves.value_at(curve, x) for x in grid) for curve in group]
-                                   for name, group in groups.items()}
+    points = {name: [at_points(curve, last) for curve in group] for name, group in groups.items()}
+    out = {f"at {last * (i + 1) / POINTS:,.0f} steps": {name: [p[i] for p in group] for name, group in points.items()}
+           for i in range(POINTS)}
+    out["area under the curve"] = {name: [area(curve, grid) for curve in group] for name, group in groups.items()}
     return out
 
 

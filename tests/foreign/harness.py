@@ -151,7 +151,7 @@ def contains(text, *parts):
 
 
 def eventually(condition, timeout=10.0, what="condition"):
-    """Waits for something that another process does, for LEAST seconds or longer. what: for the message; or a function that makes it."""
+    """Waits for something that another process does, for LEAST seconds or longer. what: a text or its function."""
     timeout = max(timeout, LEAST)
     end = time.monotonic() + timeout
     while not (value := condition()):

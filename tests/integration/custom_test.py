@@ -37,6 +37,9 @@ class CustomRun(Run):
         info = self.info()
         return info["tables"][0]["limiter"]["inserts"] if info else 0
 
+    def waiting_writers(self):
+        return {wait["who"] for wait in (self.ctl("why") or {}).get("waits", ()) if wait["kind"] == "insert"}
+
     def await_inserts(self, more=100):
         """So many more items than now, or than 0 after the broker has started again."""
         before = self.inserts()
@@ -65,8 +68,7 @@ def test_our_learner_learns_from_it():
         run.fixed_policy(0)
         actors = [run.custom_actor(i, "--steps", str(steps)) for i in range(2)]
         # Without samples both actors come to wait: neither can take all steps before the other has begun.
-        waits = lambda: (run.ctl("why") or {}).get("waits", ())  # noqa: E731
-        eventually(lambda: len({wait["who"] for wait in waits() if wait["kind"] == "insert"}) == 2, PATIENCE, "both actors")
+        eventually(lambda: len(run.waiting_writers()) == 2, PATIENCE, "both actors")
         for process in [run.learner(), *actors]:
             process.ends()
         equal(run.counter("environment_steps"), steps, "environment_steps")
@@ -248,7 +250,8 @@ def test_no_broker():
 def test_custom_learner():
     with CustomRun() as run:
         broker = run.broker()
-        learner, actor = run.python("learner-0", "counting_learner.py", "--batch", "16"), run.custom_actor(0, "--epsilon", "0")
+        learner = run.python("learner-0", "counting_learner.py", "--batch", "16")
+        actor = run.custom_actor(0, "--epsilon", "0")
         run.await_inserts(600)
         broker.kill()
         run.broker()

@@ -35,7 +35,8 @@ class Hosts(Place):
     def processes(self, name):
         """(pid, words of its command line) of what runs on a host."""
         mine = ("TMPDIR=" + str(self.base / name)).encode()
-        return [(pid, proc(pid, "cmdline").split(b"\0")) for pid in self.left() if mine in proc(pid, "environ").split(b"\0")]
+        here = [pid for pid in self.left() if mine in proc(pid, "environ").split(b"\0")]
+        return [(pid, proc(pid, "cmdline").split(b"\0")) for pid in here]
 
     def agents(self, name):
         """Node agents of a host, without the guards that they are the parents of: [pid]."""

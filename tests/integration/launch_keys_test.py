@@ -48,7 +48,8 @@ def test_keys_of_its_own():
         equal(stat.S_IMODE(keys.stat().st_mode), 0o700, "mode of the folder of keys")
         secrets = secrets_of(keys)
         equal(len(secrets), 4, "secrets")
-        processes = [(words, harness.proc(pid, "environ")) for pid in place.left() if b"replay-" in (words := harness.proc(pid, "cmdline"))]
+        processes = [(harness.proc(pid, "cmdline"), harness.proc(pid, "environ")) for pid in place.left()]
+        processes = [process for process in processes if b"replay-" in process[0]]
         named = {name for _, env in processes for name in re.findall(rb"REPLAY_KEY_FILE=\S*/(\w+)\.key", env)}
         equal(named, {b"actor", b"learner"}, "keys that processes are given")
         for words, env in processes:

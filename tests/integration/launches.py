@@ -10,7 +10,7 @@ import tempfile
 import uuid
 
 from harness import everybody, json_lines, kill, proc
-from runs import PATIENCE, SLOW, Program, check, equal, eventually, program  # some are for the tests that import them from here
+from runs import PATIENCE, SLOW, Program, check, equal, eventually, program  # some only for tests that import them here
 
 CONFIG = """
 name: small

@@ -209,7 +209,8 @@ class Machine:
 
     def commands(self):
         """Command lines of what runs there beside sshd, by process id."""
-        found = {pid: proc(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip() for pid in self.processes()}
+        found = {pid: proc(pid, "cmdline").decode(errors="replace") for pid in self.processes()}
+        found = {pid: words.replace("\0", " ").strip() for pid, words in found.items()}
         return {pid: text for pid, text in found.items() if text and not text.startswith("sshd: ")}
 
     def left(self):
@@ -219,7 +220,7 @@ class Machine:
         return list(self.commands().values()) + files
 
     def nothing_left(self, seconds=PATIENCE):
-        eventually(lambda: not self.left(), seconds, lambda: "the end of what is left on %s, %s," % (self.name, self.left()))
+        eventually(lambda: not self.left(), seconds, lambda: "the end of all on %s, %s," % (self.name, self.left()))
 
     def cache(self):
         return self.base / "root" / ".cache" / "replay" / "programs"

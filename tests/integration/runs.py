@@ -63,8 +63,9 @@ class Process(Program):
 
     def stopped_by_handler(self):
         """Whether SIGTERM would find the handler: it is set once the configuration was read."""
-        caught = [line.split()[1] for line in proc(self.popen.pid, "status").splitlines() if line.startswith(b"SigCgt:")]
-        return bool(caught) and bool(int(caught[0], 16) >> (signal.SIGTERM - 1) & 1)
+        lines = proc(self.popen.pid, "status").splitlines()
+        caught = next((line.split()[1] for line in lines if line.startswith(b"SigCgt:")), b"0")
+        return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 RATIO = "sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100"

@@ -93,8 +93,9 @@ while True:
 """
 
     def __init__(self, world):
+        key = world.broker.new("actor", "actor")
         self.process = subprocess.Popen(
-            ["/usr/bin/python3", "-B", "-c", self.CODE, ":".join(sys.path), str(world.broker.new("actor", "actor").path),
+            ["/usr/bin/python3", "-B", "-c", self.CODE, ":".join(sys.path), str(key.path),
              world.endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         equal(self.process.stdout.readline().strip(), "ready")
 

@@ -17,8 +17,8 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import (DEMONSTRATIONS, activation, descend, evaluate, fill_once, flat, follow, linear, made, main, mlp, play_expert,
-                    pull, returns, sequence_adder, sources)
+from common import (DEMONSTRATIONS, activation, descend, evaluate, fill_once, flat, follow, linear, made, main, mlp,
+                    play_expert, pull, returns, sequence_adder, sources)
 from replaybus import data, sequences
 
 SETTINGS = dict(data="", demonstrations=100, ratio=0.25, pretrain=200, n_step=10, margin=0.8, margin_weight=1.0, n_weight=1.0,

@@ -20,7 +20,8 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import DEMONSTRATIONS, descend, fill_once, follow, linear, made, main, play_expert, pull, returns, sequence_adder, sources
+from common import (DEMONSTRATIONS, descend, fill_once, follow, linear, made, main, play_expert, pull, returns,
+                    sequence_adder, sources)
 from replaybus.sequences import FIRST, priorities, trained
 
 SETTINGS = dict(batch=32, n_step=5, target_every=100, target_share=1.0, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0,

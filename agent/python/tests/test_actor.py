@@ -397,8 +397,9 @@ def test_wrong_arguments(broker):
     refuse(replaybus.Error, "nowhere.yaml", "/nowhere.yaml")
     with pytest.raises(replaybus.Unavailable):
         replaybus.Actor("tcp://127.0.0.1:9", run_config(), timeout=0.2)
-    with served(replaybus.Table("replay", signature={"x": ["float32", 1]})) as strict, pytest.raises(replaybus.Error, match="replay"):
-        replaybus.Actor(strict.endpoint, run_config(), wait=False)
+    strict = replaybus.Table("replay", signature={"x": ["float32", 1]})
+    with served(strict) as client, pytest.raises(replaybus.Error, match="replay"):
+        replaybus.Actor(client.endpoint, run_config(), wait=False)
 
 
 FULL = replaybus.Table.queue("replay", 10)

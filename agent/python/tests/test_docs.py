@@ -1,5 +1,5 @@
-"""The examples in the docstrings, and the guide's, run as they stand. What editors see: names to complete, and stubs that name everything
-that the extensions have, and nothing else."""
+"""The examples in the docstrings, and the guide's, run as they stand. What editors see: names to complete, and stubs
+that name everything that the extensions have, and nothing else."""
 import ast
 import doctest
 import importlib

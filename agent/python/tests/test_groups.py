@@ -136,8 +136,9 @@ def test_what_cannot_work():
     copied = replaybus.Table("copied", extensions=[{"kind": "insert_on_sample", "table": "rollouts"}])
     ratio = {"kind": "sample_to_insert_ratio", "samples_per_insert": 2, "error_buffer": 5}
     for tables, shards, match in (
-            ([table(max_size=3)], 1, "max_size"), ([table(limiter={"kind": "lag", "batch": 6}, max_lag=1)], 1, "multiple"),
-            ([table(limiter=ratio)], 1, "block each other"), ([table(size=5000)], 1, "4096"), ([table(incomplete="keep")], 1, "drop"),
+            ([table(max_size=3)], 1, "max_size"), ([table(size=5000)], 1, "4096"),
+            ([table(limiter={"kind": "lag", "batch": 6}, max_lag=1)], 1, "multiple"),
+            ([table(limiter=ratio)], 1, "block each other"), ([table(incomplete="keep")], 1, "drop"),
             ([table(incomplete="deliver")], 2, "shards"), ([table(), copied], 1, "insert_on_sample"),
             ([table(), replaybus.Table.queue("jobs", 9, max_deliveries=2, dead_table="rollouts")], 1, "dead_table"),
             ([table(max_deliveries=2, dead_table="dead"), replaybus.Table("dead")], 1, "dead_table")):

@@ -287,10 +287,11 @@ def test_another_limiter_starts_with_nothing_ahead(tmp_path):
 
 def test_what_cannot_work():
     least = {"kind": "lag", "batch": 4, "min_size": 2}
-    for table, shards, match in ((queue(1, {"kind": "lag", "batch": 9}, max_size=8), 1, "less than batch"), (queue(1), 5, "shards"),
-                                 (queue(1, least), 2, "shards"), (replaybus.Table("rollouts", max_lag=1, limiter=least), 2, "shards"),
-                                 (queue(1, group={"size": 2, "deadline": "60s"}), 3, "shards"),
-                                 (queue(None), 1, "max_lag"), (queue(1, "lag"), 1, "batch")):
+    for table, shards, match in (
+            (queue(1, {"kind": "lag", "batch": 9}, max_size=8), 1, "less than batch"), (queue(1), 5, "shards"),
+            (queue(1, least), 2, "shards"), (replaybus.Table("rollouts", max_lag=1, limiter=least), 2, "shards"),
+            (queue(1, group={"size": 2, "deadline": "60s"}), 3, "shards"),
+            (queue(None), 1, "max_lag"), (queue(1, "lag"), 1, "batch")):
         with pytest.raises(replaybus.Error, match=match):
             replaybus.Server([table], shards=shards)
     with served(replaybus.Table("rollouts", max_lag=1, limiter=LAG), shards=2) as client:

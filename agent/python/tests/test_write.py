@@ -467,6 +467,6 @@ def test_named_tuples_of_other_processes():
 
 
 @pytest.mark.parametrize("fields", [["a", "a/b"], ["(0)", "(2)"], ["a", "(0)"], ["a//b"], ["<A>x", "<B>y"], ["(0)", "[1]"],
-                                    ["/"], ["a/b", "c", "a/d"], ["observation", "action", "next_observation"]])  # the last: of C programs
+                                    ["/"], ["a/b", "c", "a/d"], ["observation", "action", "next_observation"]])
 def test_names_without_structure_are_a_flat_dict(fields):
     assert nest.pack(nest.node_of_names(fields), iter(range(len(fields)))) == dict(zip(fields, range(len(fields))))

@@ -411,7 +411,7 @@ def format_of(path: str, name: Optional[str] = None) -> Format:
 
 
 def write_file(path: str, kind: Format, episodes: Iterable[dict]) -> None:
-    """Writes a file, which has its name when it is complete. An episode is {field: array whose first dimension counts steps}."""
+    """Writes a file, which has its name when it is complete. episodes: {field: arrays of steps}."""
     part = path + ".part"
     try:
         kind.write(part, episodes)

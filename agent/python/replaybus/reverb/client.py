@@ -88,7 +88,7 @@ class Client:
             if wanted is not None:
                 _structure.check(table, wanted.specs, specs)
         with translated:
-            if getattr(self._local, "pid", None) != os.getpid():  # a forked child gets its own: the streams belong to the parent
+            if getattr(self._local, "pid", None) != os.getpid():  # a forked child: the streams belong to the parent
                 self._local.pid, self._local.writer = os.getpid(), ItemWriter(self.native)
             writer = self._local.writer  # of this thread
             for table, priority in priorities.items():
