@@ -92,10 +92,11 @@ static rp_status take_chunks(struct loading *self, rp_error *err)
     rp_status status = loading_read_chunks(self, chunk_take, err);
     if (status == RP_DATA_LOSS || status == RP_IO) {
         rp_error why = *err;
-        err_set(err, status,
-                "%s. Put back the files from a copy, or start with checkpoint.load: salvage, which drops the items whose "
-                "data cannot be read, or with the number of an older checkpoint",
-                why.text);
+        err_set(
+            err, status,
+            "%s. Put back the files from a copy, or start with checkpoint.load: salvage, which drops the items whose "
+            "data cannot be read, or with the number of an older checkpoint",
+            why.text);
     }
     if (status == RP_OK && self->next_wanted != self->n_wanted)
         status = err_set(err, RP_DATA_LOSS, "%llu of %llu chunks of the tables are not in the segments",

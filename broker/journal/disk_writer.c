@@ -70,8 +70,8 @@ static bool syncer_segment(struct syncer *self, struct sync_job *job)
     if (synced && !job->gone)
         return true;
     err_set(&job->err, RP_IO, "segment %llu in %.140s %s%s; its chunks are written again",
-            (unsigned long long)job->number, self->folder->path, job->gone ? "was removed" : "could not be synced: ",
-            job->gone ? "" : strerror(errno));
+            (unsigned long long)job->number, self->folder->path,
+            job->gone ? "was removed" : "could not be synced: ", job->gone ? "" : strerror(errno));
     atomic_fetch_add(&self->failures, 1);
     return false;
 }
