@@ -96,6 +96,9 @@ RP_API rp_status rp_writer_check_item(rp_writer *writer, const char *table, cons
 /* Creates an item of the last `steps` steps of all columns. */
 RP_API rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps,
                                      int64_t timeout_ms, uint64_t *key, rp_error *err);
+/* Waits until so many items can be made, which then do not wait, whatever is appended between them. So steps and their items can be
+ * all or nothing: after a time-out nothing has been done. Replaces what was reserved before. */
+RP_API rp_status rp_writer_reserve(rp_writer *writer, uint64_t items, int64_t timeout_ms, rp_error *err);
 /* Sets the version of the parameters that choose the actions from now on: items carry the oldest of their
  * steps to the learner (rp_batch_arrays.policy). */
 RP_API void rp_writer_set_policy(rp_writer *writer, uint64_t version);

@@ -84,6 +84,7 @@ struct waiting_item {
 struct rp_writer {
     struct conn_hello *hello; /* all shards have the same tables, and patterns name them by index */
     uint64_t group;           /* of the next items; 0: none */
+    uint64_t reserved;        /* items that need not ask for room */
     struct shard *shard;      /* of the current episode */
     struct structured structured;
     bool choose; /* the next step begins an episode, and there are several shards */
@@ -586,6 +587,10 @@ static rp_status begin_item(struct shard *self, const char *table, double priori
     RP_TRY(shard_check_process(self, err));
     RP_TRY(shard_table(self, table, index, err));
     RP_TRY(client_check_priority(priority, err));
+    if (self->writer->reserved > 0 && shard_keys_left(self) > 0) {
+        self->writer->reserved--;
+        return RP_OK;
+    }
     return shard_has_room(self, 1) ? RP_OK : shard_await_room(self, 1, timeout_ms, err);
 }
 
@@ -707,6 +712,22 @@ static inline struct shard *shard_for_step(rp_writer *self)
     if (__builtin_expect(self->choose, 0))
         choose_shard(self);
     return self->shard;
+}
+
+/* An episode that begins chooses its shard now, and again if there is no room. */
+rp_status rp_writer_reserve(rp_writer *writer, uint64_t items, int64_t timeout_ms, rp_error *err)
+{
+    bool choose = writer->choose;
+    struct shard *shard = shard_for_step(writer);
+    writer->reserved = 0;
+    RP_TRY(shard_check_process(shard, err));
+    rp_status status =
+        items == 0 || shard_has_room(shard, items) ? RP_OK : shard_await_room(shard, items, timeout_ms, err);
+    if (status == RP_OK)
+        writer->reserved = items;
+    else
+        writer->choose = choose;
+    return status;
 }
 
 /* ---- steps */

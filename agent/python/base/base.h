@@ -15,6 +15,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/dtype.h"
+#include "proto/base/error.h"
 #include "proto/base/forks.h"
 #include "proto/base/log.h"
 #include "replay/collective.h"

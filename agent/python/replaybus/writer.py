@@ -274,7 +274,7 @@ class Writer(_core.Writer, Flushing):
     def append_block(self, steps: Any, item: Optional[Last] = None, timeout: Optional[float] = None) -> int:
         """Appends many steps at once: arrays whose first dimension counts steps. With ``item``, makes an item after each step.
 
-        Returns the number of items. After DeadlineExceeded the text says how many steps were appended.
+        Returns the number of items. The text of DeadlineExceeded says how many steps were appended with their items: go on from there.
         """
         if not self.is_open:
             self._first(_first_row(steps))
@@ -337,7 +337,7 @@ class VectorWriter(Flushing):
     def append(self, steps: Any, done: Any = None, item: Optional[Last] = None, timeout: Optional[float] = None) -> int:
         """Appends row i of the arrays to stream i, makes its item, and ends its episode where done[i].
 
-        Returns the number of items.
+        Returns the number of items. After DeadlineExceeded no row was appended.
         """
         if not self._writers[-1].is_open:
             step = _first_row(steps)

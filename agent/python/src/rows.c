@@ -4,6 +4,8 @@
  * A stream of transitions that are not shared has whole transitions as its steps. In a stream that shares rows, a step has the
  * observation after an action, so the next transition begins with it; an observation without an action begins an episode.
  *
+ * A time-out leaves nothing half done: before a row of a block is appended, and before any row of a step is, there is room for the items.
+ *
  * Sequences follow the rules of agent/learn/sequence.h: the step that ends an episode is followed by a row with the last observation and
  * by padding. */
 #include "agent/learn/sequence.h"
@@ -15,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum phase { BREAK, START, APPEND, ITEM, LAST, TAIL, TAIL_ITEM, END, PHASES };
+enum phase { ROOM, BREAK, START, APPEND, ITEM, LAST, TAIL, TAIL_ITEM, END, PHASES };
 #define NOT_BEGUN UINT32_MAX
 
 typedef struct transitions_object {
@@ -67,7 +69,9 @@ struct rows {
     const transitions_object *transitions; /* NULL: plain steps, with items over the last ones */
     bool shared;
     const struct sequences *sequences; /* NULL: items over the last steps */
+    int64_t timeout_ms, start_ns;
     /* How far it has come. */
+    bool has_room; /* for the items of all rows; the rows of a block wait for it one by one */
     uint32_t row;
     enum phase phase;
     uint32_t left; /* the length of the next item of a tail, or NOT_BEGUN */
@@ -209,13 +213,32 @@ static rp_status do_append(struct rows *self, writer_object *writer, int64_t tim
     return status;
 }
 
+/* Whether so many steps of an episode end with an item. */
+static bool is_due(const struct rows *self, uint64_t steps)
+{
+    if (!self->table)
+        return false;
+    return self->sequences ? sequence_missing(&self->sequences->rule, steps) == 0 : steps >= self->steps;
+}
+
 static rp_status do_item(struct rows *self, writer_object *writer, int64_t timeout_ms, rp_error *err)
 {
-    bool due = self->sequences ? sequence_missing(&self->sequences->rule, writer->episode_steps) == 0
-                               : writer->episode_steps >= self->steps;
-    if (!self->table || !due)
-        return RP_OK;
-    return make_item(self, writer, self->steps, timeout_ms, err);
+    return is_due(self, writer->episode_steps) ? make_item(self, writer, self->steps, timeout_ms, err) : RP_OK;
+}
+
+/* Waits for room for all items that a row may make; if one writer has several rows, for those of all. */
+static rp_status do_room(struct rows *self, writer_object *writer, bool ends, int64_t timeout_ms, rp_error *err)
+{
+    uint64_t items = is_due(self, writer->episode_steps + 1);
+    if (self->sequences)
+        items += ends;
+    else if (self->shared)
+        items += (uint64_t)(ends + (writer->episode_steps > 0)) * (self->steps - 1);
+    else if (self->transitions)
+        items = self->n;
+    if (self->transitions && self->transitions->ordered)
+        RP_TRY(rp_writer_flush(writer->writer, 0, timeout_ms, err));
+    return items > 0 ? rp_writer_reserve(writer->writer, items, timeout_ms, err) : RP_OK;
 }
 
 static rp_status do_end(struct rows *self, writer_object *writer, int64_t timeout_ms, rp_error *err)
@@ -239,6 +262,8 @@ static rp_status do_phase(struct rows *self, writer_object *writer, int64_t time
 {
     bool ends = (self->shared || self->sequences) && self->done && self->done[self->row];
     switch (self->phase) {
+    case ROOM:
+        return do_room(self, writer, ends, timeout_ms, err);
     case BREAK:
         return self->shared ? do_break(self, writer, timeout_ms, err) : RP_OK;
     case START:
@@ -258,36 +283,63 @@ static rp_status do_phase(struct rows *self, writer_object *writer, int64_t time
     }
 }
 
-/* Does what is left of the present row. */
-static rp_status do_row(struct rows *self, int64_t timeout_ms, rp_error *err)
+static bool is_plain(const struct rows *self)
+{
+    return !self->shared && !self->sequences;
+}
+
+/* Plain steps have fewer phases. */
+static void next_phase(struct rows *self)
+{
+    self->left = NOT_BEGUN;
+    self->phase++;
+    if (self->phase == BREAK && is_plain(self))
+        self->phase = APPEND;
+    else if (self->phase == LAST && is_plain(self))
+        self->phase = END;
+}
+
+/* Does phases of the present row. Looks at the clock only where it has to wait: the time-out is that of all rows together. */
+static rp_status do_row(struct rows *self, enum phase end, int64_t timeout_ms, rp_error *err)
 {
     writer_object *writer = self->writers[self->block ? 0 : self->row];
-    for (; self->phase < PHASES; self->phase++, self->left = NOT_BEGUN) {
-        rp_status status = do_phase(self, writer, timeout_ms, err);
+    for (; self->phase < end; next_phase(self)) {
+        int64_t wait_ms = 0;
+        bool waits = timeout_ms != 0;
+        rp_status status;
+        while ((status = do_phase(self, writer, wait_ms, err)) == RP_DEADLINE_EXCEEDED && waits) {
+            wait_ms = core_left_ms(self->start_ns, timeout_ms);
+            waits = false;
+        }
+        /* A row that is not confirmed in time is there all the same: the next step waits for it. */
+        if (status == RP_DEADLINE_EXCEEDED && self->transitions && self->phase == END && timeout_ms == self->timeout_ms)
+            continue;
         if (status != RP_OK)
             return status;
     }
     return RP_OK;
 }
 
-/* Goes on from where the last attempt stopped. Looks at the clock only where a row has to wait: the time-out is that of all rows
- * together. */
+/* Does phases of all rows. Goes on from where the last attempt stopped. */
+static rp_status do_rows(struct rows *self, enum phase first, enum phase end, int64_t timeout_ms, rp_error *err)
+{
+    for (; self->row < self->n; self->row++, self->phase = first)
+        RP_TRY(do_row(self, end, timeout_ms, err));
+    return RP_OK;
+}
+
 static rp_status rows_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct rows *self = call;
-    int64_t start = timeout_ms ? clock_ns() : 0;
-    for (; self->row < self->n; self->row++, self->phase = BREAK) {
-        rp_status status = do_row(self, 0, err);
-        while (status == RP_DEADLINE_EXCEEDED && timeout_ms != 0) {
-            int64_t left = core_left_ms(start, timeout_ms);
-            status = do_row(self, left, err);
-            if (left == 0)
-                break;
-        }
-        if (status != RP_OK)
-            return status;
+    enum phase first = self->block && !self->transitions ? ROOM : is_plain(self) ? APPEND : BREAK;
+    self->start_ns = timeout_ms ? clock_ns() : 0;
+    if (!self->has_room) {
+        RP_TRY(do_rows(self, ROOM, BREAK, timeout_ms, err));
+        self->has_room = true;
+        self->row = 0;
+        self->phase = first;
     }
-    return RP_OK;
+    return do_rows(self, first, PHASES, timeout_ms, err);
 }
 
 /* Entering all writers. */
@@ -463,18 +515,35 @@ static bool check_items(const struct rows *self)
     return status == RP_OK || core_raise(status, err.text);
 }
 
+/* Adds a note to the exception that a signal handler has raised. */
+static void add_note(const char *text)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    Py_XDECREF(PyObject_CallMethod(value, "add_note", "s", text));
+    PyErr_Restore(type, value, trace);
+}
+
 static bool run_rows(struct rows *self, int64_t timeout_ms)
 {
     rp_error err;
     if (self->table && !check_items(self))
         return false;
+    self->timeout_ms = timeout_ms;
     rp_status status = gate_wait(&self->lead->guarded.gate, rows_attempt, self, timeout_ms, &err);
-    if (status == RP_OK || status == GATE_INTERRUPTED)
-        return status == RP_OK;
-    char text[sizeof err.text + 64];
-    snprintf(text, sizeof text, "%s; %u of %u steps were appended", err.text, self->row + (self->phase > APPEND),
-             self->n);
-    core_raise(status, text);
+    if (status == RP_OK)
+        return true;
+    char done[64], text[sizeof err.text + 100];
+    int n = snprintf(done, sizeof done, "%u of %u steps were appended",
+                     self->has_room ? self->row + (self->phase > APPEND) : 0, self->n);
+    if (status == RP_DEADLINE_EXCEEDED)
+        snprintf(done + n, sizeof done - (size_t)n, " in %g s", (double)timeout_ms / 1e3);
+    snprintf(text, sizeof text, "%s; %s", err.text, done);
+    if (status == GATE_INTERRUPTED)
+        add_note(done);
+    else
+        core_raise(status, text);
     return false;
 }
 
@@ -582,7 +651,7 @@ PyObject *rows_append(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!pOzO&OOO|O", &PyTuple_Type, &writers, &block, &step, &self.table, core_u32,
                           &self.steps, &priorities, &done, &seconds, &sequence))
         return NULL;
-    self.block = block != 0;
+    self.block = self.has_room = block != 0;
     bool ok = core_timeout(seconds, &timeout_ms) && read_writers(&self, writers) && enter_all(&self);
     if (ok) {
         ok = read_sequences(&self, sequence, &sequences) && append_rows(&self, step, priorities, done, timeout_ms);

@@ -262,8 +262,8 @@ CONFIG = {{"environment": {{"name": "CartPole-v1"}}, "agent": {{"algorithm": "dq
 client = replaybus.Client(sys.argv[1])
 try:
     {WAITS[wait]}
-except KeyboardInterrupt:
-    print(time.monotonic(), flush=True)
+except KeyboardInterrupt as interrupt:
+    print(time.monotonic(), *getattr(interrupt, "__notes__", ()), flush=True)
 """
     process = subprocess.Popen([sys.executable, "-c", script, server.endpoint], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "go\n"
@@ -271,8 +271,8 @@ except KeyboardInterrupt:
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     line = process.stdout.readline()
-    assert line and process.wait(60) == 0
-    return float(line) - start
+    assert line and process.wait(60) == 0 and (wait != "block" or line.endswith(" of 200 steps were appended\n"))
+    return float(line.split()[0]) - start
 
 
 @pytest.mark.parametrize("wait", WAITS)

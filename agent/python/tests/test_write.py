@@ -1,5 +1,6 @@
 """Writing: every call of a writer, and what it refuses. Structures come out as they went in, bit by bit."""
 import collections
+import functools
 import random
 import re
 import time
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import run_threads
+from conftest import run_threads, served
 from replaybus import Field, Last, nest
 
 
@@ -265,6 +266,32 @@ def test_item_waits_for_room(client):
         assert [wait["kind"] for wait in client.why()["waits"]] == ["insert"]
         client.reset("ratio")
         writer.flush(timeout=60)
+
+
+@pytest.mark.parametrize("kind, n, last", [("block", 1, 1), ("vector", 2, 2), ("sequences", 2, 3)])
+def test_a_time_out_loses_and_repeats_nothing(kind, n, last):
+    """A table takes two items, and each time-out is followed by the sample of one: the call that is repeated goes on from there."""
+    got, k, item = [], 0, Last(last, "queue")
+    with served(replaybus.Table.queue("queue", 2)) as client:
+        if kind == "sequences":
+            writer = client.sequence_adder(n, "queue", length=last, period=1, max_in_flight=1)
+            add = writer.add
+        elif kind == "vector":
+            writer = client.vector_writer(n, keep_alive=last, max_in_flight=1)
+            add = functools.partial(writer.append, item=item)
+        else:
+            writer = client.writer(max_in_flight=1)
+            add = functools.partial(writer.append_block, item=item)
+        while k < 6:
+            try:
+                add({"observation": np.arange(k, 6) if kind == "block" else np.array([k, 10 + k])}, timeout=0.1)
+                k = 6 if kind == "block" else k + 1
+            except replaybus.DeadlineExceeded as error:
+                k += int(re.search(r"after 0[.]\d+ s, .*; (\d) of \d steps were appended in 0.1 s", str(error))[1])
+                got.append(client.sample("queue", 1)["observation"][0].tolist())
+        got += [client.sample("queue", 1)["observation"][0].tolist() for _ in range(n * (7 - last) - len(got))]
+        writer.close()
+    assert sorted(got) == [list(range(first, first + last)) for i in range(n) for first in range(10 * i, 10 * i + 7 - last)]
 
 
 def test_rejections(client):
