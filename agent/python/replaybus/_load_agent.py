@@ -26,9 +26,10 @@ def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nda
                 array[i] = row
     if array.shape != shape:
         raise ValueError(f"the {name} has shape {shape}, not {array.shape}")
-    if not np.can_cast(array.dtype, want, "same_kind"):
+    out = np.ascontiguousarray(array, want).reshape(shape) if np.can_cast(array.dtype, want, "same_kind") else None
+    if out is None or want.kind in "iu" and not np.can_cast(array.dtype, want) and not np.array_equal(out, array):
         raise TypeError(f"the {name} is an array of {want}, not of {array.dtype}: convert it first")
-    return np.ascontiguousarray(array, want).reshape(shape)
+    return out
 
 
 _agent.setup(errors.BY_STATUS, convert)

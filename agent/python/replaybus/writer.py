@@ -121,15 +121,16 @@ def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.nda
     array = np.asarray(value)
     if array.shape != shape:
         raise ValueError(f"column '{name}' has shape {shape}, and the value has {array.shape}")
-    is_number = isinstance(value, (bool, int, float, complex, list))
+    is_number = isinstance(value, (bool, int, float, list)) and array.dtype.kind != "c"
     if dtype == "bfloat16" and array.dtype.kind == "f" or not is_number and not np.can_cast(array.dtype, want, "same_kind"):
         how = "to uint16 with the same bits" if dtype == "bfloat16" else "first"
         raise ValueError(f"column '{name}' is {dtype}, and the value is {array.dtype}: convert it {how}")
     with contextlib.suppress(OverflowError):
         out = np.ascontiguousarray(array, dtype=want).reshape(shape)
-        if not is_number or want.kind not in "iub" or np.array_equal(out, array):
+        if want.kind not in "iub" or np.can_cast(array.dtype, want) or np.array_equal(out, array):
             return out
-    raise ValueError(f"column '{name}' is {dtype}, which cannot hold {value!r}")
+    shown = repr(value) if is_number or array.size == 1 else f"numbers from {array.min()} to {array.max()}"
+    raise ValueError(f"column '{name}' is {dtype}, which cannot hold {shown}")
 
 
 _ELEMENTS = ("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128").split()

@@ -147,10 +147,12 @@ def test_values_are_converted_or_refused(client):
         good = {"f": 1.5, "i": [1, 2], "b": True, "u": 255}
         writer.append(good)
         writer.append({**good, "f": np.float64(2), "i": np.arange(4, dtype="int32")[::2], "b": np.bool_(False)})
-        for wrong in ({"u": 256}, {"u": -1}, {"i": [1.5, 2]}, {"i": np.zeros(2, "float32")}, {"i": [1, 2, 3]}, {"f": "text"},
-                      {"f": None}, {"b": 2}):
+        for wrong in ({"u": 256}, {"u": -1}, {"u": np.uint16(256)}, {"i": np.array([1, 2**40])}, {"f": 1j}, {"i": [1.5, 2]},
+                      {"i": np.zeros(2, "float32")}, {"i": [1, 2, 3]}, {"f": "text"}, {"f": None}, {"b": 2}):
             with pytest.raises((ValueError, TypeError)):
                 writer.append({**good, **wrong})
+        with pytest.raises(ValueError, match="'i' is int32, which cannot hold numbers from 0 to 1099511627776"):
+            writer.append_block({**{name: [value] * 2 for name, value in good.items()}, "i": np.array([[0, 1], [0, 2**40]])})
         for wrong in (3, {"f": 1.0}, {**good, "more": 1}, (1, 2, 3, 4)):
             with pytest.raises(ValueError):
                 writer.append(wrong)
