@@ -79,7 +79,7 @@ def plan(node: Node) -> Any:
     """The structure as the extension reads it."""
     if node.kind == "leaf":
         return None
-    return (node.keys if node.kind == "dict" else None), tuple(map(plan, node.parts))
+    return (node.keys if node.kind == "dict" else node.cls), tuple(map(plan, node.parts))
 
 
 def flatten(node: Node, value: Any) -> list:
@@ -87,6 +87,8 @@ def flatten(node: Node, value: Any) -> list:
     if node.kind == "leaf":
         return [value]
     parts = [value[key] for key in node.keys] if node.kind == "dict" else list(value)
+    if node.cls and getattr(value, "_fields", node.keys) != node.keys:
+        raise ValueError(f"the structure differs: wanted the fields {node.keys}, got {value._fields}")
     if len(parts) != len(node.parts) or len(value) != len(parts):
         raise ValueError(f"the structure differs: wanted {len(node.parts)} parts, got {len(value)}")
     return [leaf for part, child in zip(parts, node.parts) for leaf in flatten(child, part)]

@@ -15,7 +15,8 @@
 /* ---- nest.c */
 
 struct nest;
-/* Reads a plan: None for a value, (keys, plans) for a mapping, (None, plans) for a sequence. NULL with an exception. */
+/* Reads a plan: None for a value, (keys, plans) for a mapping, (None, plans) for a sequence, (class, plans) for a named tuple. NULL with
+ * an exception. */
 struct nest *nest_new(PyObject *plan);
 void nest_destroy(struct nest **nest);
 uint32_t nest_leaves(const struct nest *nest);

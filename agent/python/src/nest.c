@@ -6,6 +6,7 @@
 struct nest {
     uint32_t n;         /* parts; 0: a value */
     PyObject **keys;    /* n of them; NULL: a sequence */
+    PyObject *cls;      /* of a named tuple; NULL: any sequence */
     struct nest *parts; /* n of them */
 };
 
@@ -15,6 +16,7 @@ static void fini(struct nest *nest)
         fini(&nest->parts[i]);
     for (uint32_t i = 0; nest->keys && i < nest->n; i++)
         Py_XDECREF(nest->keys[i]);
+    Py_XDECREF(nest->cls);
     free(nest->parts);
     free(nest->keys);
 }
@@ -28,7 +30,8 @@ static bool init(struct nest *nest, PyObject *plan)
         return false;
     nest->n = (uint32_t)PyTuple_Size(parts);
     nest->parts = core_alloc(nest->n, sizeof *nest->parts);
-    nest->keys = keys != Py_None ? core_alloc(nest->n, sizeof *nest->keys) : NULL;
+    nest->cls = PyType_Check(keys) ? Py_NewRef(keys) : NULL;
+    nest->keys = PyTuple_Check(keys) ? core_alloc(nest->n, sizeof *nest->keys) : NULL;
     if (PyErr_Occurred())
         return false;
     for (uint32_t i = 0; nest->keys && i < nest->n; i++)
@@ -108,9 +111,25 @@ static bool flatten_mapping(const struct nest *nest, PyObject *value, PyObject *
     return true;
 }
 
+/* Whether a named tuple of another class has other fields, with an exception set. A tuple without names is taken by its places. */
+static bool other_fields(const struct nest *nest, PyObject *value)
+{
+    PyObject *got = PyObject_GetAttrString(value, "_fields"), *want = NULL;
+    if (!got)
+        PyErr_Clear();
+    else if ((want = PyObject_GetAttrString(nest->cls, "_fields")) && PyObject_RichCompareBool(got, want, Py_NE) == 1)
+        PyErr_Format(PyExc_ValueError, "the step has a %R with the fields %R, and the first step had %R with %R",
+                     (PyObject *)Py_TYPE(value), got, nest->cls, want);
+    Py_XDECREF(got);
+    Py_XDECREF(want);
+    return PyErr_Occurred() != NULL;
+}
+
 static bool flatten_sequence(const struct nest *nest, PyObject *value, PyObject ***next)
 {
     bool is_tuple = PyTuple_Check(value);
+    if (nest->cls && (PyObject *)Py_TYPE(value) != nest->cls && other_fields(nest, value))
+        return false;
     if (!is_tuple && !PyList_Check(value))
         return mismatch("tuple or list", nest->n, value);
     if ((is_tuple ? PyTuple_Size(value) : PyList_Size(value)) != (Py_ssize_t)nest->n)

@@ -1,4 +1,5 @@
 """Reverb's interface: writers, their histories, and what their items become; and items by rule."""
+import collections
 import contextlib
 import time
 from unittest import mock
@@ -480,8 +481,11 @@ def test_refused_values_change_nothing(client, value, message):
 def test_structures_that_contradict(client):
     with client.trajectory_writer(3) as writer:
         writer.append({"a": {"b": 1}})
-        for other in ({"a": 1}, [1], 1):
-            with pytest.raises(ValueError):
+        named, turned = (collections.namedtuple("Pair", fields)(1, 2) for fields in ("x y", "y x"))
+        writer.append({"a": None, "pair": named})
+        for other, why in (({"a": 1}, "a leaf is in the place of a dict"), ([1], "a list"), (1, "a leaf"),
+                           ({"pair": turned}, r"a test_reverb_writer.Pair\(y, x\) is in the place of a test_reverb_writer.Pair\(x, y\)")):
+            with pytest.raises(ValueError, match=why):
                 writer.append(other)
         writer.append({"a": None, "c": 1})
-        assert writer.episode_steps == 2
+        assert writer.episode_steps == 3

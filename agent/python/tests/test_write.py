@@ -364,6 +364,19 @@ def test_every_way_to_give_a_value(client, dtype):
     assert (matrix[0] == want).all() and (number[0] == want[1, 2]).all()
 
 
+def test_named_tuples_of_other_classes(client):
+    step, renamed, turned = (collections.namedtuple(name, fields) for name, fields in (("A", "x y"), ("B", "x y"), ("A", "y x")))
+    with client.writer(keep_alive=3) as writer:
+        for same in (step(1, 2), renamed(x=1, y=2), (1, 2)):
+            writer.append({"a": same})
+        key = writer.item("uniform", slices=3)
+        with pytest.raises(ValueError, match=r"A'> with the fields \('y', 'x'\), and the first step had <class 'test_write.A'> with \('x', 'y'\)"):
+            writer.append({"a": turned(x=1, y=2)})
+    assert client.fetch("uniform", [key]).data["a"] == step(*(pytest.approx(np.full((1, 3), number)) for number in (1, 2)))
+    with pytest.raises(ValueError, match="wanted the fields"):
+        nest.flatten(nest.node_of(step(1, 2)), turned(1, 2))
+
+
 def test_dict_in_another_order_or_of_another_class(client):
     class Step(dict):
         pass

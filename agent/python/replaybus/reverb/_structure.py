@@ -63,8 +63,8 @@ def merged(old: Optional[nest.Node], new: nest.Node, value: Any) -> nest.Node:
     if value is None or not (new.keys or new.kind == "leaf"):
         return old
     if old.kind != new.kind or old.cls is not new.cls:
-        raise ValueError(f"the structure of this step contradicts that of the steps before it: a {new.kind} is in the place "
-                         f"of a {old.kind}")
+        kinds = (f"{node.cls.__module__}.{node.cls.__qualname__}({', '.join(node.keys)})" if node.cls else node.kind for node in (new, old))
+        raise ValueError(f"the structure of this step contradicts that of the steps before it: a {' is in the place of a '.join(kinds)}")
     if new.kind == "leaf":
         return new
     parts = dict(zip(old.keys, old.parts))
