@@ -8,6 +8,7 @@ from . import _core, nest
 from .closing import Closing, Flushing
 from .errors import DeadlineExceeded, EndOfStream, FailedPrecondition, InvalidArgument
 from .params import DEFAULT, Timeout
+from .writer import is_bfloat16
 
 if TYPE_CHECKING:
     from .client import Client
@@ -318,8 +319,10 @@ class Change(NamedTuple):
 
 
 def _on_host(values: Any) -> Any:
-    """A tensor of torch without its gradient, in the memory of the CPU; other values as they are."""
-    return values.detach().cpu() if hasattr(values, "detach") else values
+    """A tensor of torch without its gradient, in the memory of the CPU, and bfloat16 as float32; other values as they are."""
+    if not hasattr(values, "detach"):
+        return values
+    return values.detach().cpu().float() if is_bfloat16(values) else values.detach().cpu()
 
 
 def as_keys(keys: Any) -> np.ndarray:

@@ -96,16 +96,29 @@ class Column(Compared):
         return Slice(self.index, start, count, stride, False)
 
 
+def is_bfloat16(value: Any) -> bool:
+    """Whether a value is a tensor of torch of bfloat16, which numpy does not have."""
+    return hasattr(value, "detach") and str(value.dtype) == "torch.bfloat16"
+
+
+def _array(value: Any, dtype: str) -> np.ndarray:
+    """A value as an array; a tensor of bfloat16 as float32, or as its bits for a column of that type."""
+    if not is_bfloat16(value):
+        return np.asarray(value)
+    array = np.asarray(value.float())
+    return (array.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else array
+
+
 def _field_of(value: Any) -> Field:
     """The field of an example value, or of a Field."""
     if isinstance(value, Field):
         if None in value.shape:
             raise ValueError(f"the shape {value.shape} has None: write that of one step, without the dimension of steps")
         return Field(np.dtype(value.dtype).name if value.dtype != "bfloat16" else "bfloat16", tuple(map(int, value.shape)))
-    array = np.asarray(value)
+    array = _array(value, "float32")
     if array.dtype.kind not in "biufc":
         raise ValueError(f"{type(value).__name__} ({array.dtype}) cannot be stored: use numbers, or arrays of numbers")
-    return Field(array.dtype.name, array.shape)
+    return Field("bfloat16" if is_bfloat16(value) else array.dtype.name, array.shape)
 
 
 def _value(data: Optional[bytes], field: Field) -> Optional[np.ndarray]:
@@ -118,7 +131,10 @@ def _value(data: Optional[bytes], field: Field) -> Optional[np.ndarray]:
 def convert(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     """A contiguous array of a column's type and shape, for a value that does not have them."""
     want = np.dtype("uint16" if dtype == "bfloat16" else dtype)
-    array = np.asarray(value)
+    try:
+        array = _array(value, dtype)
+    except (RuntimeError, TypeError) as error:  # a tensor with a gradient, or on a GPU
+        raise type(error)(f"column '{name}': {error}") from None
     if array.shape != shape:
         raise ValueError(f"column '{name}' has shape {shape}, and the value has {array.shape}")
     is_number = isinstance(value, (bool, int, float, list)) and array.dtype.kind != "c"
@@ -157,7 +173,7 @@ class StreamShape:
         for name, leaf in zip(self.names, nest.flatten(self.node, spec)):
             try:
                 self.fields.append(_field_of(leaf))
-            except (TypeError, ValueError) as error:
+            except (RuntimeError, TypeError, ValueError) as error:
                 raise type(error)(f"column '{name}': {error}") from None
 
 
@@ -295,7 +311,7 @@ class Writer(_core.Writer, Flushing):
 
 def _first_row(steps: Any) -> Any:
     node = nest.node_of(steps)
-    leaves = [np.asarray(leaf) for leaf in nest.flatten(node, steps)]
+    leaves = [leaf if hasattr(leaf, "detach") else np.asarray(leaf) for leaf in nest.flatten(node, steps)]
     for name, leaf in zip(nest.names(node), leaves):
         if leaf.ndim == 0 or len(leaf) == 0:
             raise ValueError(f"column '{name}' has the shape {leaf.shape}: its first dimension must count steps, at least 1")
@@ -310,7 +326,7 @@ def _append_rows(writers: tuple, block: bool, steps: Any, item: Optional[Last], 
     if not 1 <= count <= kept:
         raise InvalidArgument(f"an item over the last {count} steps: it has 1 to {kept}, as many as the writer keeps (keep_alive)")
     if not isinstance(priority, (int, float)):
-        priority = np.ascontiguousarray(priority, dtype=np.float64)
+        priority = np.ascontiguousarray(_array(priority, "float64"), dtype=np.float64)
     if done is not None:
         done = np.ascontiguousarray(done, dtype=np.bool_)
     return _core.append_rows(writers, block, steps, table, count, priority, done, timeout, sequence)

@@ -55,7 +55,7 @@ def test_values_per_item(client):
 def test_updater_takes_tensors(client):
     fill(client, "replay")
     batch = rt.Sampler(client, "replay", 8, distinct=True).next(60)
-    errors = torch.arange(1.0, 9.0, requires_grad=True)
+    errors = torch.arange(1.0, 9.0, requires_grad=True, dtype=torch.bfloat16)
     with client.updater("replay") as updater:
         updater.add(batch.key, errors)
         assert updater.flush(10).missing == 0
@@ -68,10 +68,21 @@ def test_element_types(client):
                                                            "float32", "float64", "complex64")}
     values["uint16"], values["uint32"] = np.array([1, 2, 65535], "uint16"), np.array([1, 2, 2**32 - 1], "uint32")
     values["uint64"] = np.array([1, 2, 2**63 - 1], "uint64")
+    values["float32"] = torch.tensor([1.0, 2.0, 3.0], dtype=torch.bfloat16)
     bits = torch.tensor([1.5, -2.0, 3.0], dtype=torch.bfloat16)
-    with client.writer({**{name: array for name, array in values.items()}, "bf": replaybus.Field("bfloat16", (3,))}) as writer:
-        writer.append({**values, "bf": bits.view(torch.int16).numpy().view("uint16")})
-        writer.item("uniform")
+    with client.writer({**values, "bf": replaybus.Field("bfloat16", (3,)), "float32": replaybus.Field("float32", (3,))}) as writer:
+        for given in (bits, bits.view(torch.int16).numpy().view("uint16")):
+            writer.append_block({name: value[None] for name, value in {**values, "bf": given}.items()})
+            writer.item("uniform")
+        for wrong, why in ((torch.ones(3, requires_grad=True), "column 'int8'.*requires grad"), (bits, "'int8' is int8, and the value is float32")):
+            with pytest.raises((RuntimeError, ValueError), match=why):
+                writer.append({**values, "bf": bits, "int8": wrong})
+    for append in ("append", "append_block"):
+        with client.writer() as writer:
+            getattr(writer, append)({"x": torch.ones(2, 3, dtype=torch.bfloat16)})
+            assert writer.columns["x"].dtype == "bfloat16"
+        with client.writer() as writer, pytest.raises(RuntimeError, match="column 'x'.*requires grad"):
+            getattr(writer, append)({"x": torch.ones(2, 3, requires_grad=True)})
     data = rt.Sampler(client, "uniform", 1).next(60).data
     assert torch.equal(data["bf"][0, 0], bits) and data["bf"].dtype == torch.bfloat16
     wider = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
@@ -175,7 +186,7 @@ def test_replay_buffer(options):
             for t in range(40):
                 rows, infos = np.array([[t, env] for env in range(n)], "float32"), [{"TimeLimit.truncated": t % 20 == 19} for _ in range(n)]
                 buffer.add(rows, rows + 100, np.full(n, t % 3), rows[:, 0], np.full(n, t % 10 == 9), infos)
-            buffer.update_priorities(buffer.sample(30).keys, torch.arange(30.0, requires_grad=True))
+            buffer.update_priorities(buffer.sample(30).keys, torch.arange(30.0, requires_grad=True).bfloat16())
             batches.append(buffer.sample(30))
     assert batches[0]._fields[:5] == ("observations", "actions", "next_observations", "dones", "rewards")
     for name, tensor, array in zip(batches[0]._fields, *batches):
