@@ -1,5 +1,9 @@
 """Sampling: batches of items, as arrays that share the memory of the library."""
 import contextlib
+import math
+import time
+from collections import deque
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -8,12 +12,12 @@ from . import _core, nest
 from .closing import Closing, Flushing
 from .errors import DeadlineExceeded, EndOfStream, FailedPrecondition, InvalidArgument
 from .params import DEFAULT, Timeout
-from .writer import is_bfloat16
+from .writer import clock, is_bfloat16
 
 if TYPE_CHECKING:
     from .client import Client
 
-_LOOK_S = 0.1  # how long a thread waits for a batch before an ``async for`` that was cancelled is noticed
+_LOOK_S = 0.1  # how long a thread waits for a batch of an ``async for``: what the program does next waits no longer than this
 Source = Union[tuple["Client", str], tuple["Client", str, Optional[float]]]
 
 
@@ -248,21 +252,40 @@ class Sampler(_core.Sampler, Closing):
                                0 if ack else in_flight, beta, distinct, timeout, max_samples, flexible, whole, pool,
                                0 if seed is None else int(seed) % 2**63 + 1, tokens_per_batch or 0, milliseconds(lease) if ack else 0)
 
-    def __init__(self, sources: Sequence[Source], *_: Any, in_flight: int = 4, squeeze: bool = False,
+    def __init__(self, sources: Sequence[Source], *_: Any, in_flight: int = 4, timeout: Optional[float] = None, squeeze: bool = False,
                  tokens_per_batch: Optional[int] = None, ack: bool = False, **__: Any) -> None:
         self.tables = [source[1] for source in sources]
         self._nodes: dict = {}
         self._on_demand, self._squeeze, self._packed = ack or in_flight == 0, squeeze, tokens_per_batch is not None
         self._leased = [source[:2] for source in sources] if ack else []
+        self._patience = timeout if self._on_demand else None  # the library ends the iteration of a sampler that requests ahead
+        self._waited = 0.0  # since the last batch
+        self._asked: "deque[Future[Batch]]" = deque()  # batches of awaits that were cancelled
 
     def _batch(self, timeout: Optional[float]) -> Batch:
-        batch = Batch(self.take(timeout), self._nodes)
+        batch = Batch(self.take(timeout) if self._patience is None else self._patiently(timeout, self._patience), self._nodes)
         if self._squeeze:
             batch._squeeze = True
         if self._packed:
             batch._packed = True
         if self._leased:
             batch._leased = self._leased
+        return batch
+
+    def _patiently(self, timeout: Optional[float], patience: float) -> "_core.Batch":
+        """Takes a batch on demand, and ends the iteration when nothing came for so long."""
+        start, left = time.monotonic(), patience - self._waited
+        if left < 0:
+            raise EndOfStream("the iteration has ended")
+        try:
+            batch = self.take(left if timeout is None else min(timeout, left))
+        except DeadlineExceeded as error:
+            self._waited += time.monotonic() - start
+            if self._waited < patience:
+                raise
+            self._waited = math.inf
+            raise EndOfStream(f"nothing could be sampled for {patience:g} s: {error}") from None
+        self._waited = 0.0
         return batch
 
     @property
@@ -279,7 +302,7 @@ class Sampler(_core.Sampler, Closing):
 
     def __next__(self) -> Batch:
         try:
-            return self._batch(None)
+            return self.next()
         except EndOfStream:
             raise StopIteration from None
 
@@ -289,18 +312,46 @@ class Sampler(_core.Sampler, Closing):
     async def __anext__(self) -> Batch:
         import asyncio  # takes as long to load as all the rest
 
+        asked = None
         try:
-            with contextlib.suppress(DeadlineExceeded):
-                if not self._on_demand:
+            with contextlib.suppress(IndexError):
+                asked = self._asked.popleft()
+            if asked is None and not self._on_demand:
+                with contextlib.suppress(DeadlineExceeded):
                     return self._batch(0)
             while True:
-                with contextlib.suppress(DeadlineExceeded):
-                    return await asyncio.to_thread(self._batch, _LOOK_S)
+                if asked is None:
+                    asked = Future[Batch]()
+                    asked.set_running_or_notify_cancel()  # a cancelled await leaves it as it is
+                    asyncio.get_running_loop().run_in_executor(None, self._answer, asked)
+                try:
+                    with contextlib.suppress(DeadlineExceeded):
+                        return await asyncio.wrap_future(asked)
+                except asyncio.CancelledError:
+                    self._asked.append(asked)
+                    raise
+                asked = None
         except EndOfStream:
             raise StopAsyncIteration from None
 
+    def _answer(self, asked: "Future[Batch]") -> None:
+        try:
+            asked.set_result(self._batch(_LOOK_S))
+        except BaseException as error:
+            asked.set_exception(error)
+
     def next(self, timeout: Optional[float] = None) -> Batch:
         """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""
+        if self._asked:
+            left = clock(timeout)
+            with contextlib.suppress(IndexError):  # another thread has taken it
+                asked = self._asked.popleft()
+                if wait([asked], left()).not_done:
+                    self._asked.appendleft(asked)
+                    raise DeadlineExceeded("a batch is on its way that an await was to get, and was cancelled")
+                with contextlib.suppress(DeadlineExceeded):
+                    return asked.result()
+            return self.next(left())
         return self._batch(timeout)
 
 

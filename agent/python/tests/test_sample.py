@@ -1,4 +1,6 @@
 """Sampling: iterators, arrays without a copy, updates."""
+import asyncio
+import contextlib
 import gc
 import random
 
@@ -9,17 +11,40 @@ import replaybus
 from conftest import await_shards, fill, served, until
 
 
+def asynchronous(sampler):
+    async def read():
+        return [batch async for batch in sampler]
+
+    return asyncio.run(read())
+
+
 def address(array):
     return array.__array_interface__["data"][0]
 
 
-def test_iteration_ends_on_time_out(client):
+@pytest.mark.parametrize("options", [{}, {"in_flight": 0}, {"ack": True}])
+@pytest.mark.parametrize("loop", [iter, asynchronous])
+def test_iteration_ends_on_time_out(client, loop, options):
     fill(client, "queue", 10)
-    with client.sampler("queue", 4, timeout=0.2) as sampler:
-        assert sum(len(batch) for batch in sampler) == 10
+    with client.sampler("queue", 4, timeout=0.2, **options) as sampler:
+        assert sum(len(batch) for batch in loop(sampler)) == 10
         with pytest.raises(replaybus.EndOfStream):
             sampler.next(1)
         assert list(sampler) == []
+
+
+@pytest.mark.parametrize("in_flight", [0, 4])
+def test_a_cancelled_await_loses_no_batch(client, in_flight):
+    async def read(sampler):
+        for n in range(9):
+            fill(client, "queue", 1)
+            with contextlib.suppress(asyncio.TimeoutError):
+                got.append(await asyncio.wait_for(sampler.__anext__(), (0, 0.01, 0.11)[n % 3]))
+
+    got = []
+    with client.sampler("queue", 1, in_flight=in_flight, timeout=1) as sampler:
+        asyncio.run(read(sampler))
+        assert len(got + list(sampler)) == 9
 
 
 def test_arrays_share_memory(client):
