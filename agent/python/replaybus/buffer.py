@@ -1,4 +1,5 @@
 """A replay buffer for programs that keep one in their own memory: the calls that they know, with a broker behind them."""
+import contextlib
 import functools
 import json
 import math
@@ -14,14 +15,15 @@ import numpy as np
 
 from . import _core, nest
 from .client import Client
-from .closing import Closing
-from .errors import FailedPrecondition, InvalidArgument
+from .closing import Flushing
+from .errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
 from .sampler import Sampler, _on_host
 from .server import Server, Table
-from .writer import Field, convert
+from .writer import Field, clock, convert
 
 _SHARE_BYTES = 1024  # observations of this size share rows unasked: two rows of an item then cost less than a copy
 _SAMPLERS = 4  # batch sizes with batches ahead
+_CLOSE_S = 30.0  # for what a limiter holds back, if the client has no deadline
 _EPSILON = 1e-6  # added to errors, so that no transition is lost for good
 Infos = Union[Sequence[dict], dict, None]
 
@@ -99,7 +101,7 @@ def _remove(folder: str, pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class ReplayBuffer(Closing):
+class ReplayBuffer(Flushing):
     """``add``, ``sample`` and ``update_priorities`` with the arguments that scripts of CleanRL, Stable-Baselines3 and cpprb have.
 
     Without a ``client`` it starts a broker on threads of this process; with one, ``table`` of that broker holds the transitions, and
@@ -151,6 +153,7 @@ class ReplayBuffer(Closing):
     def _open(self, saved: Optional[str] = None) -> None:
         """Starts the broker, with what was saved, and opens the streams."""
         self._samplers: dict[int, Any] = {}
+        self._closed = False
         if self._given is None:
             self._folder = tempfile.mkdtemp(prefix="replaybus-")  # sockets, and what save copies
             weakref.finalize(self, _remove, self._folder, os.getpid())  # for programs that do not close it
@@ -165,6 +168,8 @@ class ReplayBuffer(Closing):
         self.client = self._given or self._server.client()
         if self.table not in self.client.tables:
             raise InvalidArgument(f"the broker has no table {self.table!r}; it has {', '.join(self.client.tables)}")
+        # A limiter may hold transitions back until somebody samples, so a sample must not wait for them.
+        self._held = self._given is not None and self.client.limiter(self.table)["max_diff"] < 1e300
         number = Field("float32")
         rest = {"actions": self._action, "dones": number, "rewards": number}
         spec = ({"observations": self._observation, **rest} if self._shared else
@@ -238,9 +243,11 @@ class ReplayBuffer(Closing):
     def _batch(self, batch_size: int) -> Any:
         """The next batch as the library gives it."""
         sampler = self._samplers.get(batch_size)
-        if self._dirty and (sampler is None or not self.prefetch):
+        if self._dirty and not self._held and (sampler is None or not self.prefetch):
             self.flush()
         if sampler is None:
+            if self._closed:
+                raise FailedPrecondition("this buffer is closed")
             if self._given is None and self._items == 0:
                 raise FailedPrecondition("the buffer is empty: add transitions before you sample"
                                          + (f"; an item of {self.n_step} steps is there after as many" if self._steps else ""))
@@ -292,7 +299,8 @@ class ReplayBuffer(Closing):
         """The number of transitions."""
         if self._given is None:
             return min(self._items, self.buffer_size)
-        self.flush()
+        if not self._held:
+            self.flush()
         return self.client.info(self.table)["tables"][0]["size"]
 
     __len__ = size
@@ -341,7 +349,7 @@ class ReplayBuffer(Closing):
 
     def __repr__(self) -> str:
         kind = f"{type(self).__module__.rpartition('.buffer')[0]}.{type(self).__name__}"
-        if self.client.closed:
+        if self._closed:
             return f"<{kind}: closed>"
         count = f"{self.size()} of {self.buffer_size}" if self._given is None else self.size()
         more = f", {self.n_envs} environments" * (self.n_envs > 1) + f", {self.n_step} steps" * (self.n_step > 1) + ", prioritized" * self.prioritized
@@ -352,15 +360,26 @@ class ReplayBuffer(Closing):
             sampler.close()
         self._samplers.clear()
 
-    def close(self) -> None:
-        """Ends the samplers, and the broker if the buffer has its own."""
+    def close(self, timeout: Optional[float] = None) -> None:
+        """Ends the samplers, and the broker if the buffer has its own. What a limiter holds back for longer than ``timeout`` (None: that of
+        the client, or 30 s) is given up with a warning."""
+        limits = (limit for limit in (timeout, self.client.timeout, _CLOSE_S) if limit is not None)
+        left = clock(next(limits))
         self._close_samplers()
         try:
-            for end in (self._updater, *self._writers):
-                if end is not None:
-                    end.close()
+            for end in (*self._writers, self._updater):
+                with contextlib.suppress(DeadlineExceeded):
+                    if end is not None:
+                        end.close(left())
         finally:
-            if self._server is not None:
-                self.client.close()
-                self._server.stop()
-                shutil.rmtree(self._folder, ignore_errors=True)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._closed = True
+        for end in (*self._writers, self._updater):
+            if end is not None:
+                end._give_up()
+        if self._server is not None:
+            self.client.close()
+            self._server.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)

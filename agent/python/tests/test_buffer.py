@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import served
 from replaybus.spaces import Box, Discrete
 
 NUMBERS = Box(-9, 9, (2,))
@@ -284,6 +285,24 @@ def test_counts(client):
             shared.save("nowhere")
     with pytest.raises(replaybus.InvalidArgument, match="no table 'none'"):
         replaybus.ReplayBuffer(0, NUMBERS, Discrete(3), client=client, table="none")
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_limiter_that_holds_transitions_back(caplog, prefetch):
+    ratio = {"kind": "sample_to_insert_ratio", "samples_per_insert": 1, "min_size": 10, "error_buffer": 10}
+    with served(replaybus.Table("replay", limiter=ratio)) as client:
+        with pytest.raises(ZeroDivisionError), small(client=client, prefetch=prefetch) as buffer:
+            fill(buffer, 50)
+            for _ in range(5):
+                assert len(buffer.sample(4).keys) == 4
+            assert len(buffer) >= 20
+            1 / 0
+        with pytest.raises(replaybus.FailedPrecondition, match="buffer is closed"):
+            buffer.sample(3)
+        other = small(client=client, prefetch=prefetch)
+        fill(other, 50)
+        other.close(0.1)
+    assert caplog.text.count("C0208") == 2
 
 
 def test_mistakes():
