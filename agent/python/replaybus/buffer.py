@@ -183,6 +183,7 @@ class ReplayBuffer(Flushing):
             self.prefetch == 0 and len(self._writers) > 1, tuple(self._selection(steps) for steps in range(1, self.n_step + 1)),
             functools.partial(_convert, columns, self.n_envs), functools.partial(_dones, self._timeouts, self.n_envs))
         self._dirty = True
+        self._alone = not self._shared and self.client.state()["shards"] > 1  # no item refers to the steps of another
         self._updater = self.client.updater(self.table) if self.prefetch else None
 
     def _selection(self, steps: int) -> "_core.Selection":
@@ -209,6 +210,8 @@ class ReplayBuffer(Flushing):
                 over = np.asarray(_on_host(done), bool).reshape(self.n_envs)
                 done, infos = over | infos, infos & ~over
         self._items += self._rows.add((next_obs, action, done, reward, obs), infos, self._highest, self.client.timeout)
+        if self._alone:
+            self._writers[0].end_episode(wait=False)  # the next rows go to any shard
         self._steps += 1
         self._dirty = True
 

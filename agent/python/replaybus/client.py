@@ -156,6 +156,8 @@ class Client(Closing):
                 writer.append(data, left())
                 for table, priority in priorities.items():
                     writer.item(table, priority, selection, left())
+                if self.state()["shards"] > 1:
+                    writer.end_episode(wait=False)  # the next insert goes to any shard
                 writer.flush(timeout=left())
             except DeadlineExceeded:
                 writer._give_up()

@@ -4,6 +4,7 @@ import pytest
 
 import replaybus
 from conftest import TABLES, await_shards
+from replaybus.spaces import Box, Discrete
 
 N = 3
 
@@ -56,6 +57,18 @@ def test_one_table_over_shards(client):
     assert dict(zip(fetched.key.tolist(), fetched.data["x"][:, 0])) == {int(keys[i]): i for i in (3, 50, 11)}
     assert client.delete("replay", keys[:30]).applied == 30
     assert sorted(item["key"] for item in client.items("replay")) == sorted(keys[30:].tolist())
+
+
+@pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True}])
+def test_single_inserts_and_buffers_use_all_shards(client, options):
+    with replaybus.ReplayBuffer(0, Box(-9, 9, (2,)), Discrete(3), client=client, table="uniform", n_envs=2, **options) as buffer:
+        for t in range(40):
+            client.insert({"x": float(t)}, {"replay": 1.0, "queue": 1.0})
+            buffer.add(np.zeros((2, 2)), np.ones((2, 2)), [0, 1], [0.0, 1.0], np.array([t % 4 == 3] * 2), truncated=np.zeros(2))
+        buffer.flush()
+        for table, size in (("replay", 40), ("queue", 40), ("uniform", 80)):
+            keys = [item["key"] for item in client.items(table)]
+            assert len(keys) == size and {key >> 56 for key in keys} == set(range(N))
 
 
 def test_any_endpoint_and_a_list(shards, client):
