@@ -144,6 +144,7 @@ class Client(Closing):
     def insert(self, data: Any, priorities: Mapping[str, float], timeout: Timeout = DEFAULT) -> None:
         """Inserts one step into each of the tables, ``{"replay": 1.0}``, and waits until it is there. The items have no dimension of steps.
 
+        After DeadlineExceeded the broker may have the items, and lets them in when their limiter allows it: a retry may insert them twice.
         A writer costs less where there are many steps.
         """
         if not isinstance(priorities, Mapping):

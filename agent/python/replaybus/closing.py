@@ -25,7 +25,7 @@ class Closing:
 
 class Flushing(Closing):
     """Its ``close(timeout)`` waits for the broker, and can be repeated after DeadlineExceeded. After an exception the block waits a second,
-    gives up the rest, and does not hide the exception."""
+    gives up the rest (what was sent may still come in), and does not hide the exception."""
 
     def _give_up(self) -> None:
         raise NotImplementedError

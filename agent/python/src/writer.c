@@ -85,7 +85,7 @@ static void end_stream(writer_object *self, int64_t timeout_ms)
 {
     rp_error err;
     if (rp_writer_destroy(&self->writer, timeout_ms, &err) == RP_DEADLINE_EXCEEDED)
-        log_line(LEVEL_WARN, "C0208", "a writer ends, and its unconfirmed items are given up", "why=%s",
+        log_line(LEVEL_WARN, "C0208", "a writer ends: its unconfirmed items may still come in, or be lost", "why=%s",
                  log_text(err.text));
 }
 

@@ -1,6 +1,7 @@
 """The client's questions, servers, errors, and keys."""
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import pickle
 import subprocess
@@ -325,6 +326,14 @@ def test_squeeze_and_seed(client):
     client.insert({"y": 1.0}, {"uniform": 1.0})
     with pytest.raises(replaybus.InvalidArgument, match="'y'"):
         client.sample("uniform", 4, squeeze=True).data
+
+
+def test_an_insert_that_timed_out_may_come_in_later():
+    with served(replaybus.Table.queue("q", 1)) as client:
+        for x, timeout in ((0.0, 60), (1.0, 0.2)):
+            with pytest.raises(replaybus.DeadlineExceeded) if x else contextlib.nullcontext():
+                client.insert({"x": x}, {"q": 1.0}, timeout=timeout)
+        assert [client.sample("q", 1)["x"].tolist() for _ in range(2)] == [[0.0], [1.0]]
 
 
 def test_async(client):
