@@ -16,7 +16,7 @@ import numpy as np
 from . import _core, nest
 from .client import Client
 from .closing import Flushing
-from .errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
+from .errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument
 from .sampler import Sampler, _on_host
 from .server import Server, Table
 from .writer import Field, clock, convert
@@ -304,7 +304,7 @@ class ReplayBuffer(Flushing):
             return min(self._items, self.buffer_size)
         if not self._held:
             self.flush()
-        return self.client.info(self.table)["tables"][0]["size"]
+        return self._stored()
 
     __len__ = size
 
@@ -333,22 +333,54 @@ class ReplayBuffer(Flushing):
                                      "itself (client.checkpoint())")
 
     def save(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Writes the buffer into a new folder: transitions, priorities, and the state of the random numbers."""
+        """Writes the buffer into a new folder: transitions, priorities, and the state of the random numbers. The last
+        ``n_step - 1`` transitions of an episode that goes on, which no sample can have yet, are not in it: after ``load`` an episode begins."""
         self._own("save")
         self.flush()
         if self._updater is not None:
             self._updater.flush(self.client.timeout)
         self.client.checkpoint()
         shutil.copytree(self._data, path, ignore=shutil.ignore_patterns("lock*", "*.lock"))
-        Path(path, "buffer.json").write_text(json.dumps([self._steps, self._items, self._highest]))
+        counts = [self._steps, self._items, self._highest, self._stored()]
+        Path(path, "buffer.json").write_text(json.dumps({"made": self._made(), "counts": counts}))
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Replaces all transitions by saved ones. The buffer must have been made with the same arguments."""
+        """Replaces all transitions by saved ones, of a buffer with the same spaces, n_step, gamma, prioritized and table. A load that fails
+        changes nothing; while it runs, both are in memory."""
         self._own("load")
-        counts = json.loads(Path(path, "buffer.json").read_text())
-        self.close()
-        self._open(os.fspath(path))
+        try:
+            saved = json.loads(Path(path, "buffer.json").read_text())
+            made, (*counts, stored) = saved["made"], saved["counts"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise InvalidArgument(f"'{os.fspath(path)}' is no folder that ReplayBuffer.save has written: {error}") from error
+        for name, value in self._made().items():
+            if made.get(name) != value:
+                raise InvalidArgument(f"the saved buffer has {name} {made.get(name)}, and this one {value}")
+        old = object.__new__(type(self))
+        old.__dict__.update(self.__dict__)
+        self._writers, self._updater, self._server = (), None, None
+        try:
+            self._open(os.fspath(path))
+            if self._stored() != min(stored, self.buffer_size):
+                raise InvalidArgument(f"'{os.fspath(path)}' lacks files: it has {self._stored()} of {stored} transitions")
+        except BaseException:
+            with contextlib.suppress(Error):
+                self._give_up()
+            self.__dict__.update(old.__dict__)
+            raise
         self._steps, self._items, self._highest = counts
+        old.close()
+
+    def _made(self) -> dict:
+        """What a saved buffer and the one that loads it must agree on."""
+        spaces = {"observations": self._observation, "actions": self._action}
+        leaves = nest.flatten(node := nest.node_of(spaces, (Field,)), spaces)
+        fields = [f"{name} {field.dtype} {list(field.shape)}" for name, field in zip(nest.names(node), leaves)]
+        return {"spaces": fields, "n_step": self.n_step, "gamma": self.gamma, "prioritized": self.prioritized, "table": self.table}
+
+    def _stored(self) -> int:
+        """The transitions that the table has now."""
+        return self.client.info(self.table)["tables"][0]["size"]
 
     def __repr__(self) -> str:
         kind = f"{type(self).__module__.rpartition('.buffer')[0]}.{type(self).__name__}"

@@ -2,6 +2,7 @@
 import contextlib
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -239,6 +240,25 @@ def test_saving(options, tmp_path):
     with small(seed=4, **options) as other:
         other.load(tmp_path / "saved")
         assert other.size() == size and (other.sample(16).observations < 20).all()
+        for file in [*(tmp_path / "saved").iterdir()]:
+            if file.name != "buffer.json":
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+        with pytest.raises(replaybus.InvalidArgument, match=f"lacks files: it has 0 of {size} transitions"):
+            other.load(tmp_path / "saved")
+        for wrong, name in ((dict(gamma=0.5), "gamma"), (dict(n_step=2), "n_step"), (dict(prioritized=not options.get("prioritized")), "prioritized")):
+            with small(**{**options, **wrong}) as different, pytest.raises(replaybus.InvalidArgument, match=f"the saved buffer has {name} "):
+                different.load(tmp_path / "saved")
+        with pytest.raises(replaybus.InvalidArgument, match="no folder that ReplayBuffer.save"):
+            other.load(tmp_path)
+        assert other.size() == size and len(other.sample(16).keys) == 16
+        other.save(tmp_path / "again")
+        other.load(tmp_path / "again")
+    with replaybus.ReplayBuffer(9, NUMBERS, Discrete(3), **options) as buffer:  # smaller
+        buffer.load(tmp_path / "again")
+        assert buffer.size() == 9 == len(set(buffer.sample(500).keys))
+    with replaybus.ReplayBuffer(9, Box(-9, 9, (3,)), Discrete(3), **options) as buffer:
+        with pytest.raises(replaybus.InvalidArgument, match=r"spaces .*\[2\].*\[3\]"):
+            buffer.load(tmp_path / "again")
 
 
 @pytest.mark.parametrize("options", [{"prefetch": 0, "optimize_memory_usage": True}, {"n_step": 3}, {}])
