@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _core, nest
 from .closing import Closing
-from .errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, Unavailable
+from .errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
 from .sequences import SequenceAdder
@@ -262,7 +262,14 @@ class Client(Closing):
 
     def fetch(self, table: str, keys: Any, timeout: Timeout = DEFAULT) -> Batch:
         """Items by key, without counting as samples. Missing keys are left out. With shards, items come one shard after another."""
-        return Batch(self._request("fetch", timeout, table, 0, 0, None, as_keys(keys)), {})
+        array = as_keys(keys)
+        try:
+            batch = self._request("fetch", timeout, table, 0, 0, None, array)
+        except NotFound:
+            if table not in self.tables:
+                raise
+            batch = self._request("fetch", timeout, table, 0, 0, None, array[:0])
+        return Batch(batch, {})
 
     @property
     def tables(self) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import fetched, rss_bytes
+from conftest import fetched, fill, rss_bytes
 from replaybus import data
 from replaybus.spaces import Box, Discrete
 
@@ -172,6 +172,16 @@ def test_the_table_of_a_buffer(tmp_path):
             else:
                 with pytest.raises(replaybus.InvalidArgument, match="3 rewards"):
                     data.save(buffer.client, tmp_path / "b.npz", "replay")
+
+
+def test_items_that_leave_during_an_export(client, tmp_path):
+    fill(client, "uniform", 600, size=2)
+
+    def report(_):
+        client.reset("uniform")
+
+    items = data._of_table(client, "uniform", report)
+    assert len(list(items)) == 256
 
 
 def test_the_element_type_of_the_table_counts(tmp_path):

@@ -186,7 +186,10 @@ def test_update_and_delete(client):
     assert client.delete("replay", keys[:3]) == (3, 0, 0)
     assert sorted(client.fetch("replay", keys).priority.tolist()) == [1] * 5 + [7] * 2
     assert client.update("replay", [], []) == (0, 0, 0)
-    assert len(client.fetch("replay", [])) == 0 and client.fetch("replay", []).data == {}
+    for none in ([], [1, 2]):
+        assert len(client.fetch("replay", none)) == 0 and client.fetch("replay", none).data == {}
+    with pytest.raises(replaybus.NotFound, match="no table 'nowhere'"):
+        client.fetch("nowhere", [1])
     with pytest.raises(replaybus.InvalidArgument, match="at most 2048 keys, not 5000: split them"):
         client.fetch("replay", range(5000))
     for size, why in ((0, "is 0: it must be 1 or more"), (-3, "is -3: it must be 1 or more"), (10000, "is 10000, .*: take several")):
