@@ -14,10 +14,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, Callable, Iterator, Mapping, NoReturn, Optional, Sequence, TypeVar, Union
 
-from . import _core, log
+from . import _core, log, nest
 from .client import Client
 from .closing import Closing
 from .errors import Error, InvalidArgument, Unavailable
+from .writer import Field
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
     """A table of a broker's configuration. Keys and values are those of docs/CONFIG.md, ``tables[]``.
 
     ``group`` is the size of groups, or a mapping with ``size``, ``deadline`` and ``incomplete``.
-    ``metadata`` is any text of at most 64 KiB. The broker keeps it, also in checkpoints; ``Client.metadata`` reads it.
+    ``signature`` may be a structure of Fields, such as ``Client.signature`` returns. ``metadata`` is any text of at most 64 KiB. The broker keeps it, also in checkpoints; ``Client.metadata`` reads it.
 
     >>> Table("replay", sampler={"kind": "prioritized", "exponent": 0.6}, limiter={"kind": "min_size", "min_size": 100})["name"]
     'replay'
@@ -51,10 +52,19 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
     'queue'
     """
     given = {"limiter": limiter, "metadata": metadata or None, "max_bytes": max_bytes, "soft_capacity": soft_capacity,
-             "signature": signature, "extensions": extensions, "max_lag": max_lag, "policy_slot": policy_slot,
-             "max_deliveries": max_deliveries, "dead_table": dead_table, "group": {"size": group} if isinstance(group, int) else group}
+             "signature": _signature(signature), "extensions": extensions, "max_lag": max_lag, "policy_slot": policy_slot,
+             "max_deliveries": max_deliveries, "dead_table": dead_table, "group": group if group is None or isinstance(group, Mapping) else {"size": group}}
     return {"name": name, "sampler": sampler, "remover": remover, "max_size": max_size, "max_times_sampled": max_times_sampled,
             **{key: value for key, value in given.items() if value is not None}}
+
+
+def _signature(signature: Any) -> Any:
+    """A signature as the configuration has it: of a structure of Fields, each field with its shape after its dtype."""
+    node = nest.node_of(signature, (Field,))
+    leaves = nest.flatten(node, signature)
+    if not all(isinstance(leaf, Field) for leaf in leaves):
+        return signature
+    return {name: [leaf.dtype, *(size or 0 for size in leaf.shape)] for name, leaf in zip(nest.names(node), leaves)}
 
 
 def _queue(name: str, size: int, **more: Any) -> dict:
@@ -260,8 +270,13 @@ def _settings(tables: Sequence[Mapping[str, Any]], port: Optional[int], journal:
 
 def _yaml(settings: dict) -> str:
     """The settings as JSON that is YAML, too: YAML takes neither pairs of surrogates nor bare control characters."""
-    text = json.dumps(settings, default=dict, ensure_ascii=False)
+    text = json.dumps(settings, default=_plain, ensure_ascii=False)
     return _BARE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy, and mappings, as JSON has them."""
+    return value.tolist() if hasattr(value, "tolist") else dict(value)
 
 
 def _mistakes(text: str) -> str:

@@ -328,6 +328,17 @@ def test_squeeze_and_seed(client):
         client.sample("uniform", 4, squeeze=True).data
 
 
+def test_signatures_and_numbers_of_numpy():
+    given = {"x": Field("float32", (2,)), "y": (Field("int64"), Field("uint8", (None, 3)))}
+    sampler = {"kind": "prioritized", "exponent": np.float32(0.5)}
+    with served(replaybus.Table("t", signature=given, max_size=np.int64(10), sampler=sampler, group=np.int64(2))) as client:
+        assert client.signature("t") == given and client.info("t")["tables"][0]["max_size"] == 10
+        with pytest.raises(replaybus.InvalidArgument, match="wants 3"):
+            client.insert({"x": np.zeros(2, "float32")}, {"t": 1.0})
+        again = replaybus.Table("t", signature=client.signature("t"))
+    assert again["signature"] == {"x": ["float32", 2], "y/(0)": ["int64"], "y/(1)": ["uint8", 0, 3]}
+
+
 def test_an_insert_that_timed_out_may_come_in_later():
     with served(replaybus.Table.queue("q", 1)) as client:
         for x, timeout in ((0.0, 60), (1.0, 0.2)):
