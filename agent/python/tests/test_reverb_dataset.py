@@ -79,6 +79,8 @@ def test_declared_types_and_the_signature(client):
     assert steps.element_spec.info.key == reverb.TensorSpec((), np.uint64)
     signed = reverb.TrajectoryDataset.from_table_signature(client.server_address, "queue", 1)
     assert signed.element_spec.data == client.signature("queue")
+    signed = reverb.TimestepDataset.from_table_signature(client.server_address, "queue", 1)
+    assert signed.element_spec.data == steps.element_spec.data
 
 
 def test_types_of_infos_and_lists(client):
