@@ -149,7 +149,10 @@ class Client(Closing):
         """
         if not isinstance(priorities, Mapping):
             raise TypeError(f"priorities is a dict such as {{'replay': 1.0}}, not {priorities!r}")
-        shape = StreamShape(data)
+        shape, broker = StreamShape(data), self.connect(timeout).state()
+        for table in priorities:
+            if table not in broker["tables"]:
+                raise NotFound(f"no table {table!r}: the broker has {', '.join(map(repr, broker['tables']))}")
 
         def use(writer: Writer) -> None:
             selection = writer.select(nest.pack(shape.node, (column[-1] for column in writer.columns_flat())))
@@ -157,7 +160,7 @@ class Client(Closing):
                 writer.append(data, left())
                 for table, priority in priorities.items():
                     writer.item(table, priority, selection, left())
-                if self.state()["shards"] > 1:
+                if broker["shards"] > 1:
                     writer.end_episode(wait=False)  # the next insert goes to any shard
                 writer.flush(timeout=left())
             except DeadlineExceeded:

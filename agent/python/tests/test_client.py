@@ -339,8 +339,10 @@ def test_signatures_and_numbers_of_numpy():
     assert again["signature"] == {"x": ["float32", 2], "y/(0)": ["int64"], "y/(1)": ["uint8", 0, 3]}
 
 
-def test_an_insert_that_timed_out_may_come_in_later():
+def test_an_insert_that_fails_inserts_nothing_but_one_that_timed_out_may_come_in_later():
     with served(replaybus.Table.queue("q", 1)) as client:
+        with pytest.raises(replaybus.NotFound, match="no table 'missing': the broker has 'q'"):
+            client.insert({"x": 2.0}, {"q": 1.0, "missing": 1.0})
         for x, timeout in ((0.0, 60), (1.0, 0.2)):
             with pytest.raises(replaybus.DeadlineExceeded) if x else contextlib.nullcontext():
                 client.insert({"x": x}, {"q": 1.0}, timeout=timeout)
