@@ -794,7 +794,7 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
         pthread_mutex_unlock(&publisher->link.lock);
         return conn_stopped(err);
     }
-    rp_status status = link_take_error(&publisher->link, "an earlier put of", err);
+    rp_status status = link_take_error(&publisher->link, "a put of", err);
     char why[300], waits[sizeof publisher->waits];
     memcpy(waits, publisher->waits, sizeof waits);
     if (version)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import beside
+from conftest import beside, served
 from replaybus import _core, weights
 
 
@@ -79,6 +79,12 @@ def test_publisher_and_subscriber(client):
             call()
     with pytest.raises(replaybus.Error):
         client.params.publisher("")
+
+
+def test_a_value_above_the_limit_is_named():
+    with served(replaybus.Table("t"), config={"memory_limit": "64MB"}) as client:
+        with pytest.raises(replaybus.ResourceExhausted, match="^a put of 'p': parameters may take 16"):
+            client.params["p"] = bytes(50_000_000)
 
 
 def test_reduce_alone(client):

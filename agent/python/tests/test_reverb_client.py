@@ -347,4 +347,5 @@ def test_a_table_after_its_server():
     server = reverb.Server([replay])
     assert replay.info.current_size == 0
     server.stop()
-    assert replay.info.max_size == 100
+    with pytest.raises(reverb.ReverbError, match="the server of table 'replay' has stopped"):
+        replay.info

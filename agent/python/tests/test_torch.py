@@ -59,6 +59,13 @@ def test_updater_takes_tensors(client):
     with client.updater("replay") as updater:
         updater.add(batch.key, errors)
         assert updater.flush(10).missing == 0
+    with rt.Updater(client, "replay") as updater:
+        for value in (2.5, [1.0] * 7 + [2.0], np.full(8, 3.0)):
+            updater.add(batch.key, value)
+            updater.flush(10)
+            assert (np.asarray(client.fetch("replay", batch.key).priority) == value).all()
+        with pytest.raises(ValueError, match="1 priorities for 8 keys"):
+            updater.add(batch.key, [1.0])
     assert client.update("replay", batch.key, errors * 2).missing == 0
     assert sorted(client.fetch("replay", batch.key).priority) == [2.0 * i for i in range(1, 9)]
 

@@ -11,7 +11,7 @@ from .. import server as native
 from ..closing import Closing
 from . import _structure, checkpointers, item_selectors, rate_limiters
 from .client import Client
-from .errors import translated
+from .errors import ReverbError, translated
 from .reverb_types import RateLimiterInfo, TableInfo, options_of
 
 _METADATA_MOST = 65536  # bytes that the broker keeps for a table
@@ -73,9 +73,11 @@ class Table:
 
     @property
     def info(self) -> TableInfo:
-        """The table's state. Without a running server, its settings."""
+        """The table's state. Before a server has it, its settings."""
         a = self._arguments
-        if self._client is not None and not self._client.native.closed:
+        if self._client is not None and self._client.native.closed:
+            raise ReverbError(f"the server of table '{self.name}' has stopped")
+        if self._client is not None:
             return dataclasses.replace(self._client.server_info()[self.name], signature=a["signature"])
         limiter = a["rate_limiter"]
         rates = RateLimiterInfo(limiter.samples_per_insert, limiter.min_diff, limiter.max_diff, limiter.min_size_to_sample)

@@ -31,9 +31,11 @@ class Updater(Flushing):
     def __repr__(self) -> str:
         return f"<replaybus.torch.Updater: table {self.table!r}, {len(self._pending)} calls behind>"
 
-    def add(self, keys: Any, priorities: torch.Tensor) -> None:
-        """Takes new priorities, one per key. ``keys`` are on the CPU, such as ``batch.key``."""
-        keys = as_keys(keys)
+    def add(self, keys: Any, priorities: Any) -> None:
+        """Takes new priorities, one per key: a tensor, or what becomes one. ``keys`` are on the CPU, such as ``batch.key``."""
+        keys, priorities = as_keys(keys), torch.as_tensor(priorities)
+        if priorities.ndim == 0:
+            priorities = priorities.expand(len(keys))
         if priorities.numel() != len(keys):
             raise ValueError(f"{priorities.numel()} priorities for {len(keys)} keys: give one per key")
         self._pending.append((keys, *to_host(priorities)))
