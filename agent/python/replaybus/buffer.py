@@ -107,7 +107,7 @@ class ReplayBuffer(Flushing):
     Without a ``client`` it starts a broker on threads of this process; with one, ``table`` of that broker holds the transitions, and
     other processes may add to it and sample from it. Up to ``prefetch`` batches are made ahead by other threads, so the newest
     transitions appear that many batches later. With ``prefetch=0``, which ``seed`` implies, a transition can be sampled as soon as it
-    was added, and two runs with the same seed and calls get the same batches.
+    was added (where no limiter holds inserts back), and two runs with the same seed and calls get the same batches.
 
     ``n_step`` sums rewards over so many steps with ``gamma``, fewer at the end of an episode. ``prioritized`` samples by priority to the
     power of ``alpha``; ``weights`` correct for it with ``beta``. With ``optimize_memory_usage`` the observation after a step and
