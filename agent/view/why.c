@@ -28,7 +28,7 @@ const char *const why_cause_names[WHY_CAUSES + 1] = {
     [WHY_PARAMETERS] = "parameters", [WHY_HOSTS] = "hosts",       [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory",
     [WHY_OTHERS] = "others",         [WHY_NETWORK] = "network",   [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors",
     [WHY_CORES] = "cores",           [WHY_LEARNERS] = "learners", [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
-    [WHY_PAUSED] = "paused",         [WHY_CAUSES] = "",
+    [WHY_PAUSED] = "paused",         [WHY_UNREAD] = "unread",     [WHY_CAUSES] = "",
 };
 const char *const why_side_names[WHY_SIDES] = {
     [WHY_NOBODY] = "", [WHY_SIDE_ACTORS] = "actors", [WHY_SIDE_LEARNERS] = "learners"};
@@ -69,9 +69,12 @@ static const Replay__Shards *shards_of(const struct why_facts *facts)
     return facts->info && info_of(facts)->shards ? info_of(facts)->shards : &none;
 }
 
-/* Over shards, samplers wait for permits instead of samples. */
+/* The kind of samples that wait for their own client: "unread". The broker's sentence says it (broker/sample/samples.c). Over shards,
+ * samplers wait for permits instead of samples. */
 static bool is_kind(const Replay__Wait *wait, const char *kind)
 {
+    if (strcmp(wait->kind, "sample") == 0 && strstr(wait->text, "read earlier replies"))
+        return strcmp(kind, "unread") == 0;
     return strcmp(wait->kind, kind) == 0 || (strcmp(kind, "sample") == 0 && strcmp(wait->kind, "permit") == 0);
 }
 
@@ -336,6 +339,21 @@ static bool no_memory(const struct why_facts *facts, struct why *out)
     return false;
 }
 
+/* Learners that wait for inserts do read: then it is another client, and holds nobody back. */
+static bool unread(const struct why_facts *facts, struct why *out)
+{
+    const Replay__Wait *wait = longest(facts, "unread", NULL, LONG_NS);
+    if (!wait || longest(facts, "sample", NULL, LONG_NS) ||
+        (!waits_long(idle_of(facts, false), wait) && !side_waits(facts, true)))
+        return false;
+    out->bad = true;
+    out->blocked = WHY_SIDE_LEARNERS;
+    snprintf(out->table, sizeof out->table, "%s", wait->table);
+    say(out, "Client %.100s does not read its replies: %s.", wait->who, wait->text);
+    advise(out, "It hangs, is stopped, or samples faster than it works: look at that process.");
+    return true;
+}
+
 static bool taken_by_others(const struct why_facts *facts, struct why *out)
 {
     const struct why_run *run = facts->run;
@@ -491,7 +509,7 @@ static bool (*const rules[WHY_CAUSES])(const struct why_facts *facts, struct why
     [WHY_FILLING] = filling,         [WHY_ACTORS] = actors_limit,
     [WHY_LEARNERS] = learners_limit, [WHY_CORES] = full_cores,
     [WHY_NOTHING] = nothing,         [WHY_IDLE] = idle,
-    [WHY_PAUSED] = paused,
+    [WHY_PAUSED] = paused,           [WHY_UNREAD] = unread,
 };
 
 bool why_limits(enum why_cause cause)

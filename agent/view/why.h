@@ -22,6 +22,7 @@ enum why_cause {
     WHY_PARAMETERS, /* actors wait for parameters that nobody publishes */
     WHY_TOO_SMALL,  /* a sampler waits for more items than the table can have */
     WHY_MEMORY,     /* inserts wait for memory, or items are evicted for it */
+    WHY_UNREAD,     /* a client does not read the replies to its samples */
     WHY_NETWORK,    /* writers wait for data that is on its way to the broker */
     WHY_OTHERS,     /* other programs take the processors */
     WHY_FILLING,    /* samples wait for the first min_size items */

@@ -131,6 +131,16 @@ CASE(without_a_run)
     assert_has_not(explained(f)->advice, "error_buffer");
 }
 
+CASE(a_client_that_does_not_read)
+{
+    f->facts.run = NULL;
+    add_wait(f, "sample", "replay", "waits until its client has read earlier replies", 3 * SECOND);
+    expect(f, WHY_UNREAD, WHY_SIDE_LEARNERS, true);
+    add_wait(f, "sample", "replay", "needs 3 more inserts", 2 * SECOND);
+    expect(f, WHY_ACTORS, WHY_SIDE_LEARNERS, false); /* learners do */
+    assert_has(explained(f)->text, "1 sampler waits for inserts: needs 3");
+}
+
 /* Over shards samplers wait for permits, which they ask for again and again; a shard that is away is a cause of its own. */
 CASE(shards)
 {
