@@ -388,12 +388,13 @@ static void describe(const struct folder *folder, const struct folder_file *file
     }
     if (disk_verify_file(folder, file->kind, file->number, found, &err) != RP_OK) {
         snprintf(out->state, sizeof out->state, "%.150s", err.text);
+        *sound = err.status == RP_NOT_FOUND; /* the broker has removed it meanwhile */
         return;
     }
     format_buffer a, b;
     ctl_when(out->made, sizeof out->made, found->start.wall_ns);
     *sound = !found->damaged;
-    snprintf(out->state, sizeof out->state, "%.150s", found->damaged ? found->text : all ? "sound" : "");
+    snprintf(out->state, sizeof out->state, "%.150s", found->damaged || found->torn ? found->text : all ? "sound" : "");
     if (file->kind == DISK_CHECKPOINT) {
         if (found->checkpoint.base)
             snprintf(out->kind, sizeof out->kind, "change of %llu", (unsigned long long)found->checkpoint.base);

@@ -15,6 +15,14 @@ static void verify_damage(struct verify_result *out, uint64_t offset, const char
     out->damaged = true;
 }
 
+/* A broker writes the record, or ended while it did: it was confirmed to nobody. */
+static void verify_torn(struct verify_result *out, const struct reader *reader, const char *why)
+{
+    out->torn = true;
+    snprintf(out->text, sizeof out->text, "torn end of %llu bytes (%s)",
+             (unsigned long long)(reader->bytes - reader->offset), why);
+}
+
 /* Checks the types of the file's first entries. */
 static void verify_first(struct verify_result *out, const struct entry_view *entry, enum disk_kind kind)
 {
@@ -69,8 +77,13 @@ rp_status disk_verify_file(const struct folder *folder, enum disk_kind kind, uin
             verify_record(out, record, kind);
             continue;
         }
-        verify_damage(out, reader.offset, why.text);
-        if (status != RP_BAD_MESSAGE || !reader_resync(&reader))
+        uint64_t bad = reader.offset;
+        bool more = status == RP_BAD_MESSAGE && reader_resync(&reader);
+        if (status == RP_BAD_MESSAGE && kind == DISK_SEGMENT && !more && !out->damaged)
+            verify_torn(out, &reader, why.text);
+        else
+            verify_damage(out, bad, why.text);
+        if (!more)
             break;
     }
     reader_close(&reader);

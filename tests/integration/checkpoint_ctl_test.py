@@ -170,8 +170,23 @@ def test_a_segment_that_is_missing_or_cut_is_found():
             rc, out, err = ctl("checkpoint", "verify", scene.disk)
             equal(rc, 1, out + err)
             contains(err, "would not start", "segment-00000001.replay" if left is None else "segment 1")
-        segment.write_bytes(data)
-        equal(ctl("checkpoint", "verify", scene.disk)[0], 0)
+        for torn, note in ((b"", "sound"), (b"RPLY" * 3, "torn end of 12 bytes")):  # as a broker that is killed leaves it
+            segment.write_bytes(data + torn)
+            rc, out, err = ctl("checkpoint", "verify", scene.disk)
+            equal(rc, 0, out + err)
+            contains(out, note, "start with 30 items")
+
+
+def test_a_last_checkpoint_that_fails_is_no_clean_end():
+    """Without a journal it is all that is kept; with one nothing is lost, and the log tells of it."""
+    for journal, status in (("off", 1), ("1s", 0)):
+        with Scene("folder: %%s\njournal: %s\ntables: [{name: replay, max_size: 100}]\n" % journal) as scene:
+            names = [b"checkpoint-%08d.replay" % number for number in range(1, 4)]
+            for name in names:  # in the way of the file
+                (scene.disk / name.decode()).mkdir()
+            equal(scene.broker.stop(), status, scene.broker.text())
+            contains(scene.broker.text(), "B0523", "B0526")
+            check("B0508" not in scene.broker.text(), "every message was sent")
 
 
 def test_a_backup_of_a_busy_broker_is_complete():
