@@ -274,11 +274,11 @@ void broker_turn(struct broker *self, int wait_ms)
         sleep_until_due(self, LIST_EMPTY(&self->sessions.dirty) ? wait_ms : 1);
 }
 
-void broker_run(struct broker *self)
+bool broker_run(struct broker *self)
 {
     while (!atomic_load(&self->stop))
         broker_turn(self, -1);
-    broker_finish(self);
+    return broker_finish(self);
 }
 
 /* ---- the end ---- */
@@ -308,7 +308,7 @@ static void settle(struct broker *self, int64_t timeout_ns)
         if (zmq_poll(items, 2, 100) > 0 && items[1].revents)
             wake_clear(self);
     }
-    if (timeout_ns)
+    if (timeout_ns && self->peers.commit.count)
         log_line(LEVEL_ERROR, "B0508", "ended with messages unsent: the disk could not be written",
                  "messages=%llu records=%llu", (unsigned long long)self->peers.commit.count,
                  (unsigned long long)(stream_now(self->stream) - self->stream->durable));
@@ -339,15 +339,15 @@ static bool exit_turn(void *ctx)
     return !atomic_load(&self->hurry);
 }
 
-void broker_finish(struct broker *self)
+bool broker_finish(struct broker *self)
 {
     broker_drain(self);
     if (!self->stream)
-        return;
+        return true;
     self->closed = !self->stream->journal;
-    if (self->checkpoints)
-        checkpoint_exit(self->checkpoints, exit_turn, self);
+    bool saved = !self->checkpoints || checkpoint_exit(self->checkpoints, exit_turn, self);
     settle(self, PEER_DRAIN_NS + FINISH_NS);
+    return saved || self->stream->journal;
 }
 
 void broker_memory_settings(void)

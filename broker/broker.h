@@ -73,8 +73,8 @@ void broker_destroy(struct broker **self);
 /* Runs one turn of the loop: reads the sockets, does what is due, and sleeps at most wait_ms if there was nothing to do
  * (-1: as long as it takes, also after work, if nothing is left to do). */
 void broker_turn(struct broker *self, int wait_ms);
-/* Runs turns until broker_stop, then broker_finish. */
-void broker_run(struct broker *self);
+/* Runs turns until broker_stop, then broker_finish, and returns what that returns. */
+bool broker_run(struct broker *self);
 /* Lets broker_run end. From any thread, and from a signal handler. */
 void broker_stop(struct broker *self);
 /* The same, and broker_finish no longer waits for the disk. What clients were told is durable in any case. */
@@ -83,8 +83,9 @@ void broker_hurry(struct broker *self);
 void broker_checkpoint(struct broker *self);
 /* Cancels all waits and accepts nothing more. */
 void broker_drain(struct broker *self);
-/* Drains, makes the last checkpoint, and waits until everything that clients were told is durable. */
-void broker_finish(struct broker *self);
+/* Drains, makes the last checkpoint, and waits until everything that clients were told is durable. Returns false if
+ * what came since an earlier checkpoint is lost: there is no journal, and the last checkpoint could not be written. */
+bool broker_finish(struct broker *self);
 /* Writes "service tcp://...", "ingest ...", "events ...", and "http ..." unless it is "", to a file, atomically. */
 rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err);
 

@@ -914,12 +914,12 @@ void checkpoint_finished(void *checkpoints, uint64_t number, bool ok)
         abandon(run); /* otherwise its next slice abandons it */
 }
 
-void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx)
+bool checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx)
 {
     const struct stream *stream = self->stream;
+    uint64_t seen = 0, number = 0;
     if (self->state.config->checkpoint_every_ns > 0)
-        checkpoint_start(self, CHECKPOINT_EXIT, NULL, NULL);
-    uint64_t seen = 0;
+        checkpoint_start(self, CHECKPOINT_EXIT, &number, NULL);
     int64_t moved_ns = clock_ns(); /* the broker's clock may stand still */
     while (self->running || self->wanted) {
         bool patient = turn(ctx);
@@ -933,8 +933,12 @@ void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ct
         log_line(LEVEL_ERROR, "B0526", "the last checkpoint is abandoned", "why=\"%s\"",
                  patient ? "the disk makes no progress" : "asked twice to end");
         self->wanted = false;
-        return;
+        return false;
     }
+    if (self->last.number >= number)
+        return true;
+    log_line(LEVEL_ERROR, "B0526", "the last checkpoint is abandoned", "why=\"it could not be written\"");
+    return false;
 }
 
 /* ---- what the stream asks ---- */

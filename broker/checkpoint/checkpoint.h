@@ -142,8 +142,8 @@ static inline bool checkpoint_is_running(const struct checkpoints *self)
 /* Of struct checkpoint_ops: the disk writer has finished this checkpoint, or (ok is false) has given it up. */
 void checkpoint_finished(void *checkpoints, uint64_t number, bool ok);
 /* Makes the last checkpoint, unless checkpoint.every is 0s, and waits for it. turn: lets the broker work; returns false if
- * the end must not wait any longer. */
-void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx);
+ * the end must not wait any longer. Returns false if there is no such checkpoint; then the log says why. */
+bool checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx);
 /* Removes files that are no longer needed: called when a checkpoint has ended, and when the disk becomes short of space. */
 void checkpoints_clean(struct checkpoints *self);
 /* Returns the share of the items of the checkpoint in progress that are written, 0 to 1. */

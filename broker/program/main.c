@@ -353,7 +353,7 @@ static void print_help(const void *target)
          "With a folder, it writes a last checkpoint and waits for the disk; a second signal "
          "ends that.\n"
          "SIGUSR1 starts a checkpoint. SIGHUP reopens log.file after a rotation.\n"
-         "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.");
+         "Exit status: 0 stopped as asked, 1 could not run or save its state, 2 the command line or the configuration is wrong.");
 }
 
 /* Returns CLI_GO_ON, or the exit status. */
@@ -428,6 +428,7 @@ static int serve(const struct options *options, const struct broker_config *conf
     sigaction(SIGUSR1, &action, NULL);
     const char *path = options->endpoints_file;
     struct site *site = NULL;
+    bool saved = true;
     rp_status started = site_open(broker, options->has_page_key ? &options->page_key : NULL, &site, &err);
     const char *url = started == RP_OK ? site_url(site) : "";
     if (started == RP_OK && path && path[0] && !link)
@@ -439,7 +440,7 @@ static int serve(const struct options *options, const struct broker_config *conf
         broker->resident.on = true;
         if (!link)
             print_endpoints(broker, site);
-        broker_run(broker);
+        saved = broker_run(broker);
     } else if (started != RP_CANCELLED) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
     }
@@ -450,7 +451,7 @@ static int serve(const struct options *options, const struct broker_config *conf
     broker_destroy(&broker);
     if (started == RP_OK)
         log_line(LEVEL_INFO, "B0002", "broker stopped", NULL);
-    return started == RP_OK || started == RP_CANCELLED ? 0 : 1; /* cancelled: asked to end */
+    return saved && (started == RP_OK || started == RP_CANCELLED) ? 0 : 1; /* cancelled: asked to end */
 }
 
 /* ctx: the options. link: in the process of a shard that a parent has started; otherwise NULL. */

@@ -26,7 +26,8 @@ RP_API rp_server *rp_server_start(const char *yaml, void *zmq_context, rp_error 
 /* The service endpoint that was bound, for rp_client_connect on this machine. */
 RP_API const char *rp_server_endpoint(const rp_server *server);
 /* Ends the broker as SIGTERM ends replay-broker: waiting requests get RP_CANCELLED, and with a folder
- * the state is on disk when the call returns. Nulls *server. */
+ * the state is on disk when the call returns. If the disk could not be written, the log says so (B0526); with journal: off,
+ * what came since the last checkpoint is lost then. Nulls *server. */
 RP_API void rp_server_stop(rp_server **server);
 
 #ifdef __cplusplus
