@@ -275,7 +275,8 @@ void report_text(struct text *out, const struct report *self, const char *folder
         text_add(out, "broker: %u shards%s%s\n", last->shards, last->shards_reason[0] ? ": " : "",
                  format_clean(clean, sizeof clean, last->shards_reason));
     put_hosts(out, self->last);
-    text_add(out, "report: %s/report.html\n", folder);
+    if (folder)
+        text_add(out, "report: %s/report.html\n", folder);
 }
 
 /* ---- report.json: the last status, and what is known only at the end ---- */

@@ -44,7 +44,8 @@ void report_predict(struct report *self);
 #define REPORT_TEXT "report.txt"
 /* Writes report.json, report.html and report.txt into the run's folder. */
 rp_status report_write(const struct report *self, const char *folder, rp_error *err);
-/* Adds the last lines in the terminal: predicted against achieved, final return, wall time, and where the page is. */
+/* Adds the last lines in the terminal: predicted against achieved, final return, wall time, and where the page is.
+ * folder NULL: it could not be written. */
 void report_text(struct text *out, const struct report *self, const char *folder);
 
 /* "done, return 480: 20000 environment steps were taken." value: the return of what the run leaves; NAN: not measured. */

@@ -1062,11 +1062,12 @@ static void finish(struct run *self, rp_error *err)
                             .command = options->command};
     report.n_stretches = run_stretches(self, report.stretches);
     report_predict(&report);
-    if (report_write(&report, options->home.folder, &problem) != RP_OK)
+    bool written = report_write(&report, options->home.folder, &problem) == RP_OK;
+    if (!written)
         run_say(self, LEVEL_ERROR, "A0412", "the report could not be written: %s", problem.text);
     screen_destroy(options->screen);
     struct text text = {0};
-    report_text(&text, &report, options->home.folder);
+    report_text(&text, &report, written ? options->home.folder : NULL);
     fputs(options->print_report ? text_get(&text) : "", stdout);
     text_fini(&text);
     if (self->outcome == PHASE_FAILED) {
