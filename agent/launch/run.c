@@ -539,6 +539,15 @@ static void heed_interrupts(struct run *self)
     kill_all(self);
 }
 
+/* A learner that fails, if none has been able to publish the parameters with which actors begin; NULL: there is none. */
+static const struct member *never_up(const struct run *self)
+{
+    for (uint32_t i = 0; i < self->n_members && self->learners_started && !self->actors_started; i++)
+        if (self->members[i]->role == ROLE_LEARNER && self->members[i]->supervised.in_a_row > 0)
+            return self->members[i];
+    return NULL;
+}
+
 static void check_ends(struct run *self, const struct status *status)
 {
     const struct stop_section *stop = &self->config->stop;
@@ -558,6 +567,8 @@ static void check_ends(struct run *self, const struct status *status)
         run_stop(self, PHASE_FAILED, false,
                  "stop.time of %.6g s is reached, and the broker was never ready: see logs/broker.log",
                  status->stop_time_s);
+    } else if (run_time_to_end(self) && never_up(self)) {
+        give_up(self, never_up(self));
     } else if (run_time_to_end(self)) {
         run_stop(self, PHASE_DONE, false, "stop.time of %.6g s is reached", status->stop_time_s);
     }

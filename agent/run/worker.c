@@ -736,6 +736,17 @@ static void say_fresh(const struct learner_work *self)
                  "steps=%lld folder=%s", (long long)before, self->state_path[0] ? self->worker.config->folder : "none");
 }
 
+/* Adds to the mistake in a damaged state what can be done. */
+static rp_status damaged_state(const struct learner_work *self, const rp_error *why, rp_error *err)
+{
+    char snapshots[sizeof self->state_path], copy[sizeof snapshots + 64] = "";
+    snprintf(snapshots, sizeof snapshots, "%.480s/snapshots", self->worker.config->folder);
+    if (access(snapshots, F_OK) == 0)
+        snprintf(copy, sizeof copy, "copy the newest file of %s over it, or ", snapshots);
+    return err_set(err, (rp_status)why->status, "%.300s. To go on, %sremove it: then the learner begins anew (--fresh)",
+                   why->text, copy);
+}
+
 static rp_status learner_resume(struct learner_work *self, rp_error *err)
 {
     const struct worker *worker = &self->worker;
@@ -743,7 +754,10 @@ static rp_status learner_resume(struct learner_work *self, rp_error *err)
         say_fresh(self);
         return RP_OK;
     }
-    RP_TRY(weights_read_file(self->state_path, worker->agent->tensors, worker->agent->n_tensors, err));
+    rp_error why = {0};
+    rp_status status = weights_read_file(self->state_path, worker->agent->tensors, worker->agent->n_tensors, &why);
+    if (status != RP_OK)
+        return status == RP_DATA_LOSS ? damaged_state(self, &why, err) : err_set(err, status, "%s", why.text);
     log_line(LEVEL_INFO, "A0205", "continues from saved state", "file=%s step=%llu", self->state_path,
              (unsigned long long)worker->agent->steps);
     return RP_OK;

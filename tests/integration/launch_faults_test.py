@@ -5,7 +5,7 @@ import pathlib
 import signal
 import time
 
-from launches import CONFIG, PATIENCE, SLOW, STUBBORN, Place, check, counted, equal, foreign, sets
+from launches import CONFIG, ENDLESS, PATIENCE, SLOW, STUBBORN, Place, check, counted, equal, foreign, sets
 from harness import contains
 
 FOREIGN_FOLDER = pathlib.Path(__file__).resolve().parents[1] / "foreign"
@@ -75,6 +75,20 @@ def test_broker_forgets_the_steps():
         counted(again, 300)
         contains(again.ends(), "1000 environment steps were taken")
         equal(again.read("report.json")["steps"], 1000, "steps")
+
+
+def test_damaged_state():
+    """A learner that cannot load its state says what can be done; stop.time makes no success of it. What is not written is not named."""
+    with Place() as place:
+        run = place.running(*sets(*ENDLESS, "learners.snapshot_every=100"))
+        run.await_alive(lambda: (run.folder / "snapshots").exists() and (run.folder / "learner.weights").exists(), "what is saved")
+        (run.folder / "report.html").mkdir()
+        text = run.stop()
+        check("the report could not be written" in text and "report: " not in text, text)
+        (run.folder / "learner.weights").write_bytes(b"")
+        end = run.read("launch.json")["elapsed_s"] + 6 * SLOW
+        again = place.start("resume", "runs/latest", *sets("stop.time=%gs" % end, "launch.failures=100"))
+        contains(again.ends(1), "/snapshots over it, or remove it", "replay-launch: learner-0 failed ")
 
 
 def test_gives_up():
