@@ -86,8 +86,11 @@ rp_server *rp_server_start(const char *yaml, void *zmq_context, rp_error *err)
     rp_server *self = need_alloc(sizeof *self);
     self->forks = forks_count();
     zsys_handler_set(NULL); /* czmq would catch SIGINT and SIGTERM */
-    if (read_config(self, yaml, err) == RP_OK && start_without_signals(self, zmq_context, err) == RP_OK)
+    if (read_config(self, yaml, err) == RP_OK && start_without_signals(self, zmq_context, err) == RP_OK) {
+        if (err) /* a fresh folder had nothing to load, which is no mistake */
+            *err = (rp_error){0};
         return self;
+    }
     destroy(self);
     return NULL;
 }
@@ -99,9 +102,11 @@ const char *rp_server_endpoint(const rp_server *self)
 
 void rp_server_stop(rp_server **at)
 {
-    rp_server *self = *at;
+    rp_server *self = at ? *at : NULL;
+    if (!self)
+        return;
     *at = NULL;
-    if (!self || self->forks != forks_count()) /* a parent's broker: its threads are not in this process */
+    if (self->forks != forks_count()) /* a parent's broker: its threads are not in this process */
         return;
     broker_stop(self->broker);
     pthread_join(self->thread, NULL);

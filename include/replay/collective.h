@@ -13,7 +13,8 @@ extern "C" {
 
 /* ---- counters ---- */
 
-/* Adds to a counter that all clients share; it starts at 0. *value (may be NULL) is its value after the addition. */
+/* Adds to a counter that all clients share; it starts at 0, and stays at INT64_MAX or INT64_MIN where the sum would pass it. *value
+ * (may be NULL) is its value after the addition. */
 RP_API rp_status rp_counter_add(rp_client *client, const char *name, int64_t add, int64_t timeout_ms, int64_t *value,
                                 rp_error *err);
 RP_API rp_status rp_counter_read(rp_client *client, const char *name, int64_t timeout_ms, int64_t *value,

@@ -13,6 +13,8 @@
  *   their client.
  * - Several threads may use one client; any other object may be used by one thread at a time.
  *
+ * The headers need C11 or C++.
+ *
  * A program with both sides and a broker of its own (cc program.c $(pkg-config --cflags --libs replayserver)). With a broker
  * elsewhere, it connects to "tcp://HOST:7600" and needs neither server.h nor more than the library replay.
  *

@@ -53,7 +53,7 @@ static const ProtobufCMessage *object_at(const struct found *found, size_t i)
 static struct found find(const rp_info *info, const char *path)
 {
     const ProtobufCMessage *message = (const ProtobufCMessage *)info;
-    for (;;) {
+    while (path) {
         char name[64];
         size_t size = strcspn(path, ".");
         if (size >= sizeof name)
@@ -69,6 +69,7 @@ static struct found find(const rp_info *info, const char *path)
         message = object_at(&found, i);
         path = end != path && *end == '.' ? end + 1 : path;
     }
+    return (struct found){0};
 }
 
 uint64_t rp_info_u64(const rp_info *info, const char *path)
@@ -130,7 +131,7 @@ const rp_info *rp_info_at(const rp_info *info, const char *path, uint32_t i)
 const rp_info *rp_info_find(const rp_info *info, const char *path, const char *name)
 {
     struct found found = find(info, path);
-    for (uint32_t i = 0; i < found.n; i++) {
+    for (uint32_t i = 0; name && i < found.n; i++) {
         const rp_info *element = (const rp_info *)object_at(&found, i);
         if (element && strcmp(rp_info_text(element, "name"), name) == 0)
             return element;
@@ -428,6 +429,8 @@ rp_status rp_admin_set_limiter(rp_client *client, const char *table, const rp_li
         return err_set(err, RP_INVALID_ARGUMENT, "a table and a change are needed");
     if (change->struct_size < sizeof *change)
         return err_set(err, RP_INVALID_ARGUMENT, "struct_size of the change is not set");
+    if (change->set & RP_LIMITER_PAUSE && change->set & RP_LIMITER_GO)
+        return err_set(err, RP_INVALID_ARGUMENT, "a table is paused or goes on: set one of the two");
     bool whole = change->min_size >= 1 && change->min_size == floor(change->min_size);
     if (n > 1 && change->set & RP_LIMITER_MIN_SIZE && !whole) /* a part of it could be a number that a shard takes */
         return err_set(err, RP_INVALID_ARGUMENT, "min_size is %g; write a whole number of at least 1",

@@ -9,6 +9,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/forks.h"
+#include "proto/base/log.h"
 #include "proto/base/rng.h"
 #include "proto/base/trace.h"
 #include "replay/trace.h"
@@ -350,6 +351,18 @@ rp_client *client_connect_any(const char *endpoints, const rp_client_options *op
     return connect_by((struct client_plan){.endpoints = endpoints, .any = true}, options, timeout_ms, err);
 }
 
+/* The program has left objects of the client alive: what they need stays in memory for ever. */
+static void abandon(rp_client *self, uint32_t users)
+{
+    log_line(LEVEL_ERROR, "C0107", "a client was destroyed before its writers, samplers or other objects",
+             "alive=%u client=%s", users, log_text(self->plan.options.name ? self->plan.options.name : ""));
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->conns[i])
+            conn_abandon(self->conns[i]);
+    if (self->zmq)
+        zmq_ctx_term(self->zmq);
+}
+
 void rp_client_destroy(rp_client **client)
 {
     rp_client *self = client ? *client : NULL;
@@ -357,10 +370,18 @@ void rp_client_destroy(rp_client **client)
         return;
     *client = NULL;
     bool foreign = self->forks != forks_count();
+    uint32_t users = 0;
+    for (uint32_t i = 0; i < self->n && !foreign; i++) {
+        if (!self->conns[i])
+            continue;
+        conn_stop(self->conns[i]);
+        users += conn_users(self->conns[i]);
+    }
+    if (users) {
+        abandon(self, users);
+        return;
+    }
     conn_hello_unref(&self->hello);
-    for (uint32_t i = 0; i < self->n && !foreign; i++)
-        if (self->conns[i])
-            conn_stop(self->conns[i]);
     for (uint32_t i = 0; i < self->n; i++)
         conn_destroy(&self->conns[i]);
     free(self->conns);

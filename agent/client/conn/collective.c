@@ -24,7 +24,10 @@ static rp_addition *begin_addition(rp_client *client, const char *name, int64_t 
     body.add = add;
     struct conn_message message = {
         .field = REPLAY__REQUEST__BODY_COUNTER, .body = &body.base, .timeout_ms = timeout_ms};
-    return (rp_addition *)conn_ticket_new(client_conn(client), &message, err);
+    struct conn_ticket *ticket = conn_ticket_new(client_conn(client), &message, err);
+    if (ticket)
+        conn_hold(ticket->conn);
+    return (rp_addition *)ticket;
 }
 
 rp_addition *rp_counter_begin(rp_client *client, const char *name, int64_t add, rp_error *err)
@@ -44,6 +47,8 @@ static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_e
 
 rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *value, rp_error *err)
 {
+    if (!addition || !*addition)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no addition in flight");
     struct conn_ticket *ticket = (struct conn_ticket *)*addition;
     struct conn *conn = ticket->conn;
     int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
@@ -66,10 +71,12 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
 
 void rp_counter_forget(rp_addition **addition)
 {
-    if (!addition)
+    if (!addition || !*addition)
         return;
     struct conn_ticket *ticket = (struct conn_ticket *)*addition;
     *addition = NULL;
+    if (!conn_is_foreign(ticket->conn))
+        conn_let_go(ticket->conn);
     conn_ticket_destroy(&ticket);
 }
 
@@ -148,8 +155,10 @@ rp_reduce *rp_reduce_join(rp_client *client, const char *group, int64_t timeout_
     self->conn = client_conn(client);
     strcpy(self->group, group);
     rng_system(&self->member, sizeof self->member);
-    if (membership(self, REPLAY__REDUCE__OP__JOIN, timeout_ms, err) == RP_OK)
+    if (membership(self, REPLAY__REDUCE__OP__JOIN, timeout_ms, err) == RP_OK) {
+        conn_hold(self->conn);
         return self;
+    }
     free(self);
     return NULL;
 }
@@ -264,6 +273,7 @@ rp_status rp_reduce_leave(rp_reduce **reduce, int64_t timeout_ms, rp_error *err)
         conn_cancel(self->conn, self->pending->id);
     rp_status status = membership(self, REPLAY__REDUCE__OP__LEAVE, timeout_ms, err);
     conn_ticket_destroy(&self->pending);
+    conn_let_go(self->conn);
     free(self);
     return status == RP_NOT_FOUND ? RP_OK : status;
 }

@@ -75,6 +75,8 @@ struct conn {
     int wake_read, wake_write; /* -1: no thread to wake */
     atomic_bool woken;
     atomic_bool stopping;
+    atomic_bool ended;  /* there is no thread and no socket any more, but objects that still use this connection */
+    atomic_uint users;  /* such objects: parts, members of groups, additions */
     atomic_uint_fast64_t waited_ns; /* by callers, for answers that the broker gives at once */
     atomic_uint_fast64_t next_id;   /* taken with the mutex held for samples, so that loans are in the order of ids */
     atomic_uint_fast64_t unread;    /* id of the first loan; 0: there is none. The mutex guards changes */
@@ -1069,14 +1071,24 @@ static int64_t turn(struct conn *self)
     return next;
 }
 
-static void finish(struct conn *self)
+/* At the end; and for those who wait for an answer after it, when there is no other thread that could. */
+static void end_submitted(struct conn *self)
 {
     self->pipe_ready = true;
     take_submitted(self, 0);
     while (TAILQ_FIRST(&self->pending.list))
         request_end(requests_take(&self->pending, TAILQ_FIRST(&self->pending.list)->id), RP_CANCELLED,
                     "the client is being closed");
+}
+
+/* The sockets of a part that is still there would keep libzmq from ending. */
+static void finish(struct conn *self)
+{
+    end_submitted(self);
+    for (struct conn_part *part = self->parts; part; part = part->next)
+        part->ops->down(part);
     link_close(self);
+    set_link(self, LINK_DOWN, clock_ns());
 }
 
 /* What the I/O thread waits for: see socket_fd. */
@@ -1217,6 +1229,8 @@ void conn_loan_end(struct conn *self, struct loan *loan)
 
 void conn_cancel(struct conn *self, uint64_t id)
 {
+    if (atomic_load(&self->ended))
+        return;
     pthread_mutex_lock(&self->mutex);
     while (self->n_cancels == CANCELS_MOST)
         wait_once(self, &self->changed, &self->mutex, INT64_MAX); /* the I/O thread takes them soon */
@@ -1235,20 +1249,39 @@ static void command_run(struct conn *self, struct conn_command command)
     *at = &command;
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);
+    if (atomic_load(&self->ended))
+        end_submitted(self);
     pthread_mutex_lock(&self->mutex);
     while (!command.done)
         wait_once(self, &self->changed, &self->mutex, INT64_MAX);
     pthread_mutex_unlock(&self->mutex);
 }
 
+void conn_hold(struct conn *self)
+{
+    atomic_fetch_add(&self->users, 1);
+}
+
+void conn_let_go(struct conn *self)
+{
+    atomic_fetch_sub(&self->users, 1);
+}
+
+uint32_t conn_users(struct conn *self)
+{
+    return atomic_load(&self->users);
+}
+
 void conn_attach(struct conn *self, struct conn_part *part)
 {
+    conn_hold(self);
     command_run(self, (struct conn_command){.part = part, .attach = true});
 }
 
 void conn_detach(struct conn *self, struct conn_part *part)
 {
     command_run(self, (struct conn_command){.part = part});
+    conn_let_go(self);
 }
 
 static void ticket_unref(struct conn_ticket *self)
@@ -1286,9 +1319,11 @@ struct conn_ticket *conn_ticket_new(struct conn *conn, const struct conn_message
 
 struct conn_reply *conn_ticket_await(struct conn_ticket *self, int64_t deadline_ns)
 {
-    if (deadline_ns == 0)
-        conn_look(self->conn);
     struct conn *conn = self->conn;
+    if (atomic_load(&conn->ended))
+        end_submitted(conn);
+    else if (deadline_ns == 0)
+        conn_look(conn);
     pthread_mutex_lock(&conn->mutex);
     while (!self->reply && deadline_ns != 0 && conn_wait(conn, &conn->changed, &conn->mutex, deadline_ns))
         ;
@@ -1479,6 +1514,26 @@ static void free_memory(struct conn *self)
     free(self);
 }
 
+/* Ends the thread, and closes all sockets. */
+static void end(struct conn *self)
+{
+    if (self->started) {
+        conn_stop(self);
+        if (self->broker.turn)
+            finish(self);
+        else
+            pthread_join(self->thread, NULL);
+    }
+    if (self->own_context && self->context)
+        zmq_ctx_term(self->context);
+}
+
+void conn_abandon(struct conn *self)
+{
+    end(self);
+    atomic_store(&self->ended, true);
+}
+
 void conn_destroy(struct conn **self_p)
 {
     struct conn *self = *self_p;
@@ -1490,15 +1545,7 @@ void conn_destroy(struct conn **self_p)
         free_memory(self);
         return;
     }
-    if (self->started) {
-        conn_stop(self);
-        if (self->broker.turn)
-            finish(self);
-        else
-            pthread_join(self->thread, NULL);
-    }
-    if (self->own_context && self->context)
-        zmq_ctx_term(self->context);
+    end(self);
     conn_hello_unref(&self->hello);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->mutex);

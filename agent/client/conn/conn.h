@@ -100,8 +100,14 @@ void conn_stand_in(struct conn *self, struct conn_hello *from);
 void conn_number(struct conn *self, uint32_t shard);
 /* Tells the thread to stop, and does not wait for it. */
 void conn_stop(struct conn *self);
-/* Ends all requests with RP_CANCELLED and stops the thread. All parts must be detached. */
+/* Ends all requests with RP_CANCELLED and stops the thread. It must have no users. */
 void conn_destroy(struct conn **self);
+/* The same of a connection that has users, whose memory stays for them: all that they ask for ends with RP_CANCELLED. */
+void conn_abandon(struct conn *self);
+/* An object that must go before the connection counts as a user of it: parts do by themselves. */
+void conn_hold(struct conn *self);
+void conn_let_go(struct conn *self);
+uint32_t conn_users(struct conn *self);
 
 /* RP_FAILED_PRECONDITION: this process was forked from the one that made the connection. The threads and sockets of the
  * connection are not here, and its locks may be held for ever: every public call checks this before it takes a lock. */

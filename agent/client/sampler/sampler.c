@@ -555,6 +555,8 @@ void rp_sampler_destroy(rp_sampler **sampler)
     while (self->unanswered && conn_wait(conn_of(self), &self->ready, &self->lock, end)) {
     }
     pthread_mutex_unlock(&self->lock);
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        conn_let_go(self->parts[p].conn);
     sampler_unref(self);
 }
 
@@ -565,6 +567,7 @@ static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number,
     struct part *part = &self->parts[self->n_parts++];
     struct group *group = &self->groups[self->n_groups - 1];
     struct conn *conn = client_shard(source->client, shard);
+    conn_hold(conn);
     uint32_t threads = self->options.gather_threads / self->all_parts;
     struct batch_options options = {
         .beta = self->options.beta, .max_bytes = self->options.max_bytes, .threads = threads, .packed = self->tokens};

@@ -7,6 +7,7 @@
 
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
+#include "proto/base/utf8.h"
 #include "proto/wire/pb.h"
 
 #define LAYOUTS_FIELD 7u
@@ -181,8 +182,8 @@ static rp_status check_fields(const Replay__Field *fields, const struct item_sli
                        spec->n_signature);
     for (uint32_t i = 0; i < n; i++) {
         size_t length = strlen(fields[i].name);
-        if (length == 0 || length > RP_MAX_NAME)
-            return err_set(err, RP_INVALID_ARGUMENT, "a field's name must have 1 to %u bytes", RP_MAX_NAME);
+        if (length == 0 || length > RP_MAX_NAME || !utf8_valid(fields[i].name, length))
+            return err_set(err, RP_INVALID_ARGUMENT, "a field's name must have 1 to %u bytes of UTF-8", RP_MAX_NAME);
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(fields[i].name, fields[j].name) == 0)
                 return err_set(err, RP_INVALID_ARGUMENT, "field '%s' stands twice in the item", fields[i].name);

@@ -832,6 +832,8 @@ static rp_status shard_end_episode(struct shard *self, int32_t mode, int64_t tim
     int64_t deadline = conn_deadline(timeout_ms);
     struct step_stream *stream = &self->stream;
     RP_TRY(shard_check_process(self, err));
+    if (mode != RP_END_WAIT && mode != RP_END_GO)
+        return err_set(err, RP_INVALID_ARGUMENT, "%d is no way to end an episode: RP_END_WAIT or RP_END_GO", mode);
     if (stream->n_set > 0)
         return err_set(err, RP_FAILED_PRECONDITION, "the episode ends inside a step: end the step first");
     if (step_stream_length(stream) > 0) {
