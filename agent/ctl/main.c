@@ -1,8 +1,11 @@
 /* The command line of replay-ctl: options, commands, help, exit codes. */
+#include <errno.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/ctl/ctl.h"
 #include "proto/base/clock.h"
@@ -205,6 +208,19 @@ static int check_line(const struct command *command, const struct ctl *ctl)
     return 0;
 }
 
+/* The exit status, unless the output is not whole; a reader who has seen enough needs no sentence. */
+static int printed(int rc)
+{
+    struct stat about;
+    bool flushed = fflush(stdout) == 0;
+    if (flushed && !ferror(stdout))
+        return rc;
+    if (fstat(STDOUT_FILENO, &about) != 0 || !S_ISFIFO(about.st_mode))
+        fprintf(stderr, "replay-ctl: the output could not be written%s%s\n", flushed ? "" : ": ",
+                flushed ? "" : strerror(errno));
+    return rc == CTL_OK ? CTL_REFUSED : rc;
+}
+
 static int run(struct ctl *ctl, const struct command *command, const char *endpoint)
 {
     rp_client_options client = {.struct_size = sizeof client, .name = "replay-ctl"};
@@ -219,9 +235,7 @@ static int run(struct ctl *ctl, const struct command *command, const char *endpo
     int rc = command->run(ctl);
     rp_info_free(&ctl->reply);
     rp_client_destroy(&ctl->client);
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return rc == CTL_OK ? CTL_REFUSED : rc;
-    return rc;
+    return printed(rc);
 }
 
 int main(int argc, char **argv)
@@ -266,8 +280,7 @@ int main(int argc, char **argv)
         return rc;
     bool asks = command->run == ctl_checkpoint && ctl.argc > 0 && strcmp(ctl.argv[0], "backup") == 0;
     if (command->options & CTL_FILES && ctl.argc > 0 && !asks) {
-        rc = command->run(&ctl);
-        return fflush(stdout) == 0 && !ferror(stdout) ? rc : rc == CTL_OK ? CTL_REFUSED : rc;
+        return printed(command->run(&ctl));
     }
     char *endpoint = NULL;
     if ((rc = ctl_find(&ctl, &line.place, &endpoint)) == 0 && endpoint)

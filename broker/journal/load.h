@@ -62,7 +62,7 @@ struct verify_result {
     struct entry_end end;               /* of a checkpoint that has one */
     bool damaged;
     uint64_t damaged_at; /* offset of the first damage */
-    bool torn;           /* a segment that is sound up to a record without an end, behind which is nothing sound; not damaged */
+    bool torn;           /* a segment that is sound up to a record without an end; not damaged */
     char text[300];      /* what is wrong there; empty: nothing */
 };
 rp_status disk_verify_file(const struct folder *folder, enum disk_kind kind, uint64_t number, struct verify_result *out,

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "agent/view/page.h"
@@ -353,7 +354,9 @@ static void print_help(const void *target)
          "With a folder, it writes a last checkpoint and waits for the disk; a second signal "
          "ends that.\n"
          "SIGUSR1 starts a checkpoint. SIGHUP reopens log.file after a rotation.\n"
-         "Exit status: 0 stopped as asked, 1 could not run or save its state, 2 the command line or the configuration is wrong.");
+         "Exit status: 0 stopped as asked, 1 could not run or save its state, 2 the command line or the configuration "
+         "is "
+         "wrong.");
 }
 
 /* Returns CLI_GO_ON, or the exit status. */
@@ -410,12 +413,24 @@ static rp_status join_shards(struct broker *broker, const char *http, const stru
     return RP_OK;
 }
 
+/* Beyond such a limit libzmq drops what it cannot allocate, and nobody is told. */
+static void check_address_space(const struct broker_config *config)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < (uint64_t)config->memory_limit)
+        log_line(LEVEL_WARN, "B0010", "the process may have less memory than memory_limit",
+                 "limit_bytes=%llu memory_limit=%lld", (unsigned long long)limit.rlim_cur,
+                 (long long)config->memory_limit);
+}
+
 static int serve(const struct options *options, const struct broker_config *config, const struct shard_link *link)
 {
     rp_error err = {0};
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is handled like a full disk */
     signal(SIGUSR1, SIG_IGN); /* until the broker exists */
+    check_address_space(config);
     struct broker *broker = broker_new(config, clock_system(), NULL, &err);
     if (!broker) {
         fprintf(stderr, "replay-broker: %s\n", err.text);

@@ -79,6 +79,18 @@ def test_a_broker_without_a_folder_says_what_to_do():
         contains(err, "write folder")
 
 
+def test_what_cannot_be_written_and_what_cannot_be_had_is_told():
+    with Broker("memory_limit: 1TiB\nshared_memory: false\ntables: [{name: t}]\n") as broker, open("/dev/full", "w") as full:
+        check("B0010" not in broker.text(), broker.text())
+        done = subprocess.run([CTL, "-e", broker.endpoints["service"], "info"], stdout=full, stderr=subprocess.PIPE, text=True)
+        equal(done.returncode, 1)
+        contains(done.stderr, "the output could not be written: " + os.strerror(errno.ENOSPC))
+        broker.stop()
+        broker.launch(["prlimit", "--as=%d" % (1 << 36)])
+        broker.ready()
+        contains(broker.text(), "B0010")
+
+
 def test_files_are_listed_verified_and_shown_offline():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)

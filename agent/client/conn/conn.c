@@ -75,8 +75,8 @@ struct conn {
     int wake_read, wake_write; /* -1: no thread to wake */
     atomic_bool woken;
     atomic_bool stopping;
-    atomic_bool ended;  /* there is no thread and no socket any more, but objects that still use this connection */
-    atomic_uint users;  /* such objects: parts, members of groups, additions */
+    atomic_bool ended; /* there is no thread and no socket any more, but users are */
+    atomic_uint users; /* objects that must go before the connection: parts, samplers, members of groups, additions */
     atomic_uint_fast64_t waited_ns; /* by callers, for answers that the broker gives at once */
     atomic_uint_fast64_t next_id;   /* taken with the mutex held for samples, so that loans are in the order of ids */
     atomic_uint_fast64_t unread;    /* id of the first loan; 0: there is none. The mutex guards changes */
