@@ -480,19 +480,47 @@ static bool print_notes(const struct load *files)
 
 /* ---- what a broker would start with ---- */
 
-/* Checks that every chunk is there: inspecting files one by one does not find a missing segment, or one that was cut between two
- * records. */
-static int verified(const struct ctl *ctl, struct offline *offline, bool damage)
+/* True if a file is gone that was there when the folder was listed. */
+static bool has_lost_files(const struct folder *folder)
+{
+    char name[64];
+    for (uint32_t i = 0; i < folder->n_files; i++) {
+        folder_name(folder->files[i].kind, folder->files[i].number, false, name, sizeof name);
+        if (faccessat(folder->descriptor, name, F_OK, 0) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* How often the files are read anew whose broker has removed some meanwhile. */
+#define VERIFY_TRIES 5
+
+/* Loads what a broker would start with, and checks that every chunk is there: inspecting files one by one does not find a missing
+ * segment, or one that was cut between two records. */
+static int verify_state(struct ctl *ctl, struct folder *folder, int tries)
 {
     format_buffer items;
+    struct offline offline;
     rp_error err = {0};
-    rp_status status = loading_read_chunks(&offline->loading, NULL, &err);
+    offline_init(&offline);
+    rp_status status = offline_load(&offline, folder, 0, false, &ctl->err), chunks = RP_OK;
+    if (status == RP_OK)
+        chunks = loading_read_chunks(&offline.loading, NULL, &err);
+    bool notes = status != RP_OK || chunks != RP_OK || offline.loading.files.n_notes > 0;
+    if (notes && tries > 1 && has_lost_files(folder) && folder_list(folder, NULL) == RP_OK) {
+        offline_fini(&offline);
+        return verify_state(ctl, folder, tries - 1);
+    }
+    bool damage = print_notes(&offline.loading.files);
     if (status != RP_OK)
+        (void)ctl_fail(ctl);
+    else if (chunks != RP_OK)
         fprintf(stderr, "damage: a broker would not start with this: %s\n", err.text);
     else if (!ctl->json)
-        printf("\na broker would start with %s items%s\n", format_count(items, loading_items(&offline->loading)),
+        printf("\na broker would start with %s items%s\n", format_count(items, loading_items(&offline.loading)),
                damage ? ", not with all that was there" : "");
-    return status != RP_OK || damage ? CTL_REFUSED : CTL_OK;
+    offline_fini(&offline);
+    return status != RP_OK || chunks != RP_OK || damage ? CTL_REFUSED : CTL_OK;
 }
 
 enum verb { BACKUP, LS, VERIFY, SHOW, EXPORT, VERBS };
@@ -507,19 +535,16 @@ static int with_state(struct ctl *ctl, enum verb verb, const struct folder *fold
     struct offline offline;
     offline_init(&offline);
     rp_status status = offline_load(&offline, folder, (uint64_t)number, number != 0, &ctl->err);
-    bool damage = print_notes(&offline.loading.files);
-    int rc = status != RP_OK  ? ctl_fail(ctl)
-             : verb == VERIFY ? verified(ctl, &offline, damage)
-             : verb == SHOW   ? show(ctl, &offline)
-                              : export_items(ctl, &offline);
+    print_notes(&offline.loading.files);
+    int rc = status != RP_OK ? ctl_fail(ctl) : verb == SHOW ? show(ctl, &offline) : export_items(ctl, &offline);
     offline_fini(&offline);
     return rc;
 }
 
-static int verify(struct ctl *ctl, const struct folder *folder)
+static int verify(struct ctl *ctl, struct folder *folder)
 {
     int rc = list(ctl, folder, true);
-    int loaded = folder->n_files ? with_state(ctl, VERIFY, folder) : CTL_OK;
+    int loaded = folder->n_files ? verify_state(ctl, folder, VERIFY_TRIES) : CTL_OK;
     return rc != CTL_OK ? rc : loaded;
 }
 
