@@ -24,15 +24,15 @@ static rp_addition *begin_addition(rp_client *client, const char *name, int64_t 
     body.add = add;
     struct conn_message message = {
         .field = REPLAY__REQUEST__BODY_COUNTER, .body = &body.base, .timeout_ms = timeout_ms};
-    struct conn_ticket *ticket = conn_ticket_new(client_conn(client), &message, err);
-    if (ticket)
-        conn_hold(ticket->conn);
-    return (rp_addition *)ticket;
+    return (rp_addition *)conn_ticket_new(client_conn(client), &message, err);
 }
 
 rp_addition *rp_counter_begin(rp_client *client, const char *name, int64_t add, rp_error *err)
 {
-    return begin_addition(client, name, add, -1, err);
+    rp_addition *self = begin_addition(client, name, add, -1, err);
+    if (self)
+        conn_hold(client_conn(client));
+    return self;
 }
 
 static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_error *err)
@@ -45,10 +45,8 @@ static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_e
     return RP_OK;
 }
 
-rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *value, rp_error *err)
+static rp_status end_addition(rp_addition **addition, int64_t timeout_ms, int64_t *value, rp_error *err)
 {
-    if (!addition || !*addition)
-        return err_set(err, RP_INVALID_ARGUMENT, "there is no addition in flight");
     struct conn_ticket *ticket = (struct conn_ticket *)*addition;
     struct conn *conn = ticket->conn;
     int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
@@ -65,7 +63,19 @@ rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *va
     }
     rp_status status = reply ? read_value(reply, value, err) : conn_stopped(err);
     conn_reply_destroy(&reply);
-    rp_counter_forget(addition);
+    *addition = NULL;
+    conn_ticket_destroy(&ticket);
+    return status;
+}
+
+rp_status rp_counter_end(rp_addition **addition, int64_t timeout_ms, int64_t *value, rp_error *err)
+{
+    if (!addition || !*addition)
+        return err_set(err, RP_INVALID_ARGUMENT, "there is no addition in flight");
+    struct conn *conn = ((struct conn_ticket *)*addition)->conn;
+    rp_status status = end_addition(addition, timeout_ms, value, err);
+    if (!*addition && !conn_is_foreign(conn))
+        conn_let_go(conn);
     return status;
 }
 
@@ -89,7 +99,7 @@ rp_status rp_counter_add(rp_client *client, const char *name, int64_t add, int64
     if (!addition)
         return (rp_status)err->status;
     /* The connection ends the request at its deadline, with a better explanation. */
-    return rp_counter_end(&addition, -1, value, err);
+    return end_addition(&addition, -1, value, err);
 }
 
 rp_status rp_counter_read(rp_client *client, const char *name, int64_t timeout_ms, int64_t *value, rp_error *err)
