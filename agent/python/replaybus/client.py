@@ -64,7 +64,7 @@ class Client(Closing):
         self._core: Optional[_core.Client] = None
         self._closed = False
         self._kept: dict[tuple, Union[Writer, Sampler]] = {}  # of insert and sample, the one used last at the end
-        self._server: Any = None  # what made it, which runs while somebody holds it, the client, or what uses the client
+        self._server: Any = None  # what made it, which runs while somebody holds one of both
 
     def __repr__(self) -> str:
         return f"Client({self.endpoint!r})" if not self._closed else f"<replaybus.Client: {self.endpoint}, closed>"
@@ -82,7 +82,7 @@ class Client(Closing):
             if self._closed:
                 raise FailedPrecondition("this client is closed")
             if self._core is None or not self._core.usable:
-                self._core = _core.Client(self.endpoint, self.name, self.key_file, self._server)
+                self._core = _core.Client(self.endpoint, self.name, self.key_file)
             core = self._core
         core.wait(self._seconds(timeout), timeout is DEFAULT)
         return core

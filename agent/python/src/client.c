@@ -16,11 +16,11 @@ static PyTypeObject *client_type;
 
 /* ---- the shared connection */
 
-static struct conn *conn_take(rp_client *client, PyObject *keep)
+static struct conn *conn_take(rp_client *client)
 {
     struct conn *conn = core_alloc(1, sizeof *conn);
     if (conn)
-        *conn = (struct conn){.client = client, .refs = 1, .keep = Py_XNewRef(keep)};
+        *conn = (struct conn){.client = client, .refs = 1};
     return conn;
 }
 
@@ -33,7 +33,6 @@ void conn_drop(struct conn **conn)
     Py_BEGIN_ALLOW_THREADS;
     rp_client_destroy(&old->client);
     Py_END_ALLOW_THREADS;
-    Py_XDECREF(old->keep);
     free(old);
 }
 
@@ -46,16 +45,15 @@ static void client_destroy(PyObject *object)
 
 static PyObject *client_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"endpoint", "name", "key_file", "keep", NULL};
+    static char *names[] = {"endpoint", "name", "key_file", NULL};
     rp_client_options options = {.struct_size = sizeof options};
     const char *endpoint;
-    PyObject *keep = NULL;
     rp_error err;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|zzO", names, &endpoint, &options.name, &options.key_file, &keep))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "s|zz", names, &endpoint, &options.name, &options.key_file))
         return NULL;
     client_object *self = guarded_new(type, client_destroy);
     rp_client *client = self ? rp_client_open(endpoint, &options, &err) : NULL;
-    if (client && (self->conn = conn_take(client, keep)))
+    if (client && (self->conn = conn_take(client)))
         return (PyObject *)self;
     if (self && !client)
         core_raise(err.status, err.text);

@@ -29,8 +29,7 @@ void nest_release(PyObject **leaves, uint32_t n);
 /* A client that several objects share: destroyed after the last of them, in whatever order they close. */
 struct conn {
     rp_client *client;
-    unsigned refs;  /* guarded by the GIL */
-    PyObject *keep; /* what lives as long; may be NULL */
+    unsigned refs; /* guarded by the GIL */
 };
 
 /* The client of a Client object for a new user of it. NULL with an exception set. */
