@@ -52,7 +52,7 @@ static rp_status chunk_lose(struct loading *self, uint64_t at, const char *why)
     uint64_t *highest = &self->stream->folder.highest[DISK_SEGMENT];
     struct chunk *chunk = self->salvage ? store_add_absent(self->state->store, 0, 0, 0, 0) : NULL;
     if (!chunk)
-        return RP_DATA_LOSS;
+        return RP_DATA_LOSS; /* or no memory */
     if (disk_number(at) > *highest)
         *highest = disk_number(at); /* or a new segment would have this name, and another chunk at this place */
     if (self->lost++ < LOST_LOGGED)
@@ -89,15 +89,15 @@ static rp_status chunk_take(void *ctx, uint64_t at, const struct chunk_view *vie
 /* Reads the chunks: spans and picks get their addresses. After an error they have places again. */
 static rp_status take_chunks(struct loading *self, rp_error *err)
 {
-    rp_status status = loading_read_chunks(self, chunk_take, err);
-    if (status == RP_DATA_LOSS || status == RP_IO) {
-        rp_error why = *err;
-        err_set(
-            err, status,
-            "%s. Put back the files from a copy, or start with checkpoint.load: salvage, which drops the items whose "
-            "data cannot be read, or with the number of an older checkpoint",
-            why.text);
-    }
+    rp_error why = {0};
+    rp_status status = loading_read_chunks(self, chunk_take, &why);
+    if (status == RP_DATA_LOSS || status == RP_IO)
+        err_set(err, status,
+                "%s. Put back the files from a copy, or start with checkpoint.load: salvage, which drops the items "
+                "whose data cannot be read, or with the number of an older checkpoint",
+                why.text);
+    else if (status != RP_OK)
+        err_set(err, status, "%s", why.text);
     if (status == RP_OK && self->next_wanted != self->n_wanted)
         status = err_set(err, RP_DATA_LOSS, "%llu of %llu chunks of the tables are not in the segments",
                          (unsigned long long)(self->n_wanted - self->next_wanted), (unsigned long long)self->n_wanted);
@@ -679,6 +679,7 @@ rp_status restore(const struct durable_state *state, struct stream *stream, rp_e
         if (!files->checkpoint && !files->end)
             stream->start.flags = START_FRESH;
         stream->journal_bytes = files->journal_bytes;
+        stream->dropped = self.lost || self.left_out;
         stream->first_own = files->journal_entries ? folder_next(&stream->folder, DISK_SEGMENT) : 0;
         log_restored(&self, start_ns);
     } else if (status == RP_NOT_FOUND && number == 0) {

@@ -55,18 +55,26 @@ struct syncer {
     struct trace *_Atomic trace; /* borrowed; NULL: nobody asks for spans */
 };
 
+/* True if somebody else has removed an open segment. */
+static bool is_gone(const struct syncer *self, int descriptor, const char *name)
+{
+    struct stat about;
+    return fstat(descriptor, &about) == 0 && about.st_nlink == 0 &&
+           faccessat(self->folder->descriptor, name, F_OK, 0) != 0 && errno == ENOENT;
+}
+
 static bool syncer_segment(struct syncer *self, struct sync_job *job)
 {
-    if (job->descriptor < 0) {
-        char name[64];
-        folder_name(DISK_SEGMENT, job->number, false, name, sizeof name);
+    char name[64];
+    bool given = job->descriptor >= 0;
+    folder_name(DISK_SEGMENT, job->number, false, name, sizeof name);
+    if (!given) {
         job->descriptor = openat(self->folder->descriptor, name, O_RDONLY | O_CLOEXEC);
         if (job->descriptor < 0 && errno == ENOENT)
             return true; /* removed meanwhile, so nobody needs it */
     }
-    struct stat about;
     bool synced = job->descriptor >= 0 && fdatasync(job->descriptor) == 0;
-    job->gone = synced && fstat(job->descriptor, &about) == 0 && about.st_nlink == 0;
+    job->gone = synced && given && is_gone(self, job->descriptor, name);
     if (synced && !job->gone)
         return true;
     err_set(&job->err, RP_IO, "segment %llu in %.140s %s%s; its chunks are written again",

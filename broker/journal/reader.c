@@ -214,9 +214,11 @@ static rp_status segment_open(struct reader *self, const struct folder *folder, 
     rp_error why = {0};
     rp_status status = reader_open(self, folder, DISK_SEGMENT, number, &why);
     self->piece = CHUNK_PIECE_BYTES;
-    return status == RP_OK ? RP_OK
-                           : err_set(err, status == RP_IO ? RP_IO : RP_DATA_LOSS,
-                                     "chunks cannot be read: segment %llu: %s", (unsigned long long)number, why.text);
+    if (status == RP_OK)
+        return RP_OK;
+    self->number = 0;
+    return err_set(err, status == RP_IO ? RP_IO : RP_DATA_LOSS, "chunks cannot be read: segment %llu: %s",
+                   (unsigned long long)number, why.text);
 }
 
 rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t n, chunk_fn *fn, void *ctx,
@@ -233,11 +235,14 @@ rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t 
             status = err_set(err, RP_INVALID_ARGUMENT, "chunks are read by rising places in segments");
         else
             status = segment_open(&reader, folder, disk_number(at[i]), err);
-        if (status == RP_OK)
+        bool lost = status == RP_DATA_LOSS;
+        if (status == RP_OK) {
             status = reader_chunk(&reader, disk_offset(at[i]), &chunk, err);
+            lost = status == RP_DATA_LOSS || status == RP_IO;
+        }
         if (status == RP_OK && fn)
             status = fn(ctx, at[i], &chunk, err);
-        else if ((status == RP_DATA_LOSS || status == RP_IO) && fn && fn(ctx, at[i], NULL, err) == RP_OK)
+        else if (lost && fn && fn(ctx, at[i], NULL, err) == RP_OK)
             status = RP_OK;
     }
     reader_close(&reader);

@@ -80,6 +80,7 @@ struct stream {
     uint64_t segment, offset; /* place of the record being filled */
     struct entry_start start; /* what the next START entry says about earlier files */
     uint64_t origin;          /* the checkpoint that was loaded at the start; 0: none */
+    bool dropped;             /* the files have what the start has dropped: a checkpoint is due */
     uint64_t first_own;       /* segments before this number have a journal that was loaded; 0: none has */
     uint64_t segment_bytes;   /* most bytes of a segment; space_segment may say less */
     size_t start_used;        /* bytes of a record that holds nothing but the segment's first entries */

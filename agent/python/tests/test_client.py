@@ -147,30 +147,33 @@ def test_items_of_a_table_are_dropped_only_by_the_word(tmp_path, shards, caplog)
 @pytest.mark.parametrize("missing", [False, True])
 def test_salvage_drops_the_items_whose_data_is_lost(tmp_path, missing):
     def served_again(**config):
-        return served(replaybus.Table("replay"), replaybus.Table.queue("queue", 99), journal=tmp_path, config=config)
+        return served(replaybus.Table("replay"), replaybus.Table.queue("queue", 99), replaybus.Table.queue("taken", 99),
+                      journal=tmp_path, config=config)
 
     def write(client, rows):
         with client.writer(keep_alive=2, chunk_length=1) as writer:
             for i, row in enumerate(rows):
-                writer.append(row), writer.item("replay", 1.0, min(i + 1, 2)), writer.item("queue")
+                writer.append(row), writer.item("replay", 1.0, min(i + 1, 2)), writer.item("queue"), writer.item("taken")
 
     rows = np.random.default_rng(1).integers(0, 2**62, (30, 50))
     with served_again() as client:
         write(client, rows[:20])
         client.checkpoint()
         leased = client.sampler("queue", 9, ack=True, lease=600).next(60)
+        taken = client.sample("taken", 9)  # the broker keeps the reply
         client._server.process.kill()
-    del leased
+    del leased, taken
     (segment,) = tmp_path.glob("segment-*")
     data = segment.read_bytes()
     at = data.index(rows[7].tobytes())
     segment.unlink() if missing else segment.write_bytes(data[:at] + b"\xff" * 8 + data[at + 8:])
     with pytest.raises(replaybus.Unavailable, match="chunk.*checkpoint.load: salvage"):
         served_again().__enter__()
-    left = (0, 0) if missing else (18, 19)
+    left = (0, 0, 0) if missing else (18, 19, 11)
     with served_again(checkpoint={"load": "salvage"}) as client:
         assert tuple(table["size"] for table in client.info()["tables"]) == left
         write(client, rows[20:])
+        until(lambda: [*tmp_path.glob("checkpoint-*2.replay")])  # what it has dropped is not in the files any more
         client._server.process.kill()
     with served_again() as client:  # what was dropped is gone, and its places are not taken for others
         assert tuple(table["size"] for table in client.info()["tables"]) == tuple(n + 10 for n in left)
