@@ -97,6 +97,8 @@ rp_status rp_admin_fetch(rp_client *client, const char *table, const uint64_t *k
     struct gather_plan plan = {.each = each, .want = REPLAY__REPLY__BODY__NOT_SET, .patient = true};
     rp_status status = gather(client, &plan, &answers, err);
     gather_explain(client, table, status, err);
+    for (uint32_t i = 0; status == RP_OK && answers->good && i < answers->n; i++)
+        answers->of[i].asked = answers->of[i].asked && answers->of[i].status != RP_NOT_FOUND; /* it has none of them */
     if (status == RP_OK)
         status = gather_all_good(answers, "have answered", err);
     if (status == RP_OK)

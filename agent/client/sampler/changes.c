@@ -460,6 +460,8 @@ rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_update
             conn_attach(self->shards[i].conn, &self->shards[i].part);
         }
     }
+    for (uint32_t i = 0; self && !self->attached && i < self->n_shards; i++)
+        conn_hold(self->shards[i].conn);
     return self;
 }
 
@@ -534,8 +536,12 @@ rp_status rp_updater_destroy(rp_updater **updater, int64_t timeout_ms, rp_error 
         return RP_OK;
     }
     rp_status status = rp_updater_flush(self, timeout_ms, NULL, err);
-    for (uint32_t i = 0; i < self->n_shards && self->attached; i++)
-        conn_detach(self->shards[i].conn, &self->shards[i].part);
+    for (uint32_t i = 0; i < self->n_shards; i++) {
+        if (self->attached)
+            conn_detach(self->shards[i].conn, &self->shards[i].part);
+        else
+            conn_let_go(self->shards[i].conn);
+    }
     updater_close(self);
     return status;
 }

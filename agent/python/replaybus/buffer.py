@@ -136,9 +136,9 @@ class ReplayBuffer(Flushing):
             raise InvalidArgument(f"buffer_size {buffer_size}, n_envs {n_envs}, n_step {n_step}: each must be 1 or more")
         if client is not None and seed is not None:
             raise InvalidArgument("a seed is for the buffer's own broker: set 'seed' in the configuration of the broker of this client")
-        self.device, self.n_envs, self.n_step, self.gamma = self._device(device), n_envs, n_step, gamma
+        self.device, self.n_envs, self.n_step, self.gamma = self._device(device), n_envs, int(n_step), float(gamma)
         self.buffer_size, self.observation_space, self.action_space = buffer_size, observation_space, action_space
-        self.prioritized, self.alpha, self.beta, self.table = prioritized, alpha, beta, table
+        self.prioritized, self.alpha, self.beta, self.table = bool(prioritized), alpha, beta, table
         self.prefetch = (2 if seed is None else 0) if prefetch is None else prefetch
         self._seed, self._timeouts = seed, handle_timeout_termination
         self._steps, self._items, self._highest = 0, 0, 1.0

@@ -149,6 +149,7 @@ class Client(Closing):
         """
         if not isinstance(priorities, Mapping):
             raise TypeError(f"priorities is a dict such as {{'replay': 1.0}}, not {priorities!r}")
+        left = clock(self._seconds(timeout))
         shape, broker = StreamShape(data), self.connect(timeout).state()
         for table in priorities:
             if table not in broker["tables"]:
@@ -167,7 +168,6 @@ class Client(Closing):
                 writer._give_up()
                 raise
 
-        left = clock(self._seconds(timeout))
         self._keep(("insert", shape.names, *shape.fields), timeout, lambda: self.writer(data, timeout=left()), use)
 
     def sample(self, table: str, batch_size: int = 256, *, timeout: Timeout = DEFAULT, **options: Any) -> Batch:

@@ -334,12 +334,14 @@ class Sampler(_core.Sampler, Closing):
                 asked = None
         except EndOfStream:
             raise StopAsyncIteration from None
+        finally:
+            asked = None  # its error has a traceback that leads to here
 
     def _answer(self, asked: "Future[Batch]") -> None:
         try:
             asked.set_result(self._batch(_LOOK_S))
         except BaseException as error:
-            asked.set_exception(error)
+            asked.set_exception(error.with_traceback(None))
 
     def next(self, timeout: Optional[float] = None) -> Batch:
         """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""
@@ -347,7 +349,12 @@ class Sampler(_core.Sampler, Closing):
             left = clock(timeout)
             with contextlib.suppress(IndexError):  # another thread has taken it
                 asked = self._asked.popleft()
-                if wait([asked], left()).not_done:
+                try:
+                    late = wait([asked], left()).not_done
+                except BaseException:
+                    self._asked.appendleft(asked)
+                    raise
+                if late:
                     self._asked.appendleft(asked)
                     raise DeadlineExceeded("a batch is on its way that an await was to get, and was cancelled")
                 with contextlib.suppress(DeadlineExceeded):

@@ -60,6 +60,8 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
 
 def _signature(signature: Any) -> Any:
     """A signature as the configuration has it: of a structure of Fields, each field with its shape after its dtype."""
+    if not signature:
+        return signature
     node = nest.node_of(signature, (Field,))
     leaves = nest.flatten(node, signature)
     if not all(isinstance(leaf, Field) for leaf in leaves):

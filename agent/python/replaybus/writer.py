@@ -98,7 +98,7 @@ class Column(Compared):
 
 def is_bfloat16(value: Any) -> bool:
     """Whether a value is a tensor of torch of bfloat16, which numpy does not have."""
-    return hasattr(value, "detach") and str(value.dtype) == "torch.bfloat16"
+    return hasattr(value, "detach") and str(getattr(value, "dtype", "")) == "torch.bfloat16"
 
 
 def _array(value: Any, dtype: str) -> np.ndarray:

@@ -265,9 +265,10 @@ def test_saving(options, tmp_path):
 def test_a_time_out_adds_nothing(options, monkeypatch):
     """A table takes two items, and each time-out is followed by the sample of one; then the call is repeated."""
     got, t = [], 0
-    with replaybus.Server([replaybus.Table.queue("queue", 2)]) as server, server.client(timeout=0.1) as client:
+    with replaybus.Server([replaybus.Table.queue("queue", 2)]) as server, server.client(timeout=60) as client:
         monkeypatch.setattr(client, "writer", functools.partial(client.writer, max_in_flight=1))
         buffer = replaybus.ReplayBuffer(0, NUMBERS, Discrete(3), n_envs=2, client=client, table="queue", handle_timeout_termination=False, **options)
+        client.timeout = 0.1
         while len(got) < 10:
             try:
                 if t == 5:
@@ -276,7 +277,8 @@ def test_a_time_out_adds_nothing(options, monkeypatch):
                 buffer.add(observe(NUMBERS, number), observe(NUMBERS, number + 1), number % 3, number, np.full(2, t == 4))
                 t += 1
             except replaybus.DeadlineExceeded:
-                got.append(int(client.sample("queue", 1, timeout=60)["observations"][0, 0]))
+                with contextlib.suppress(replaybus.DeadlineExceeded):  # a busy machine may have been late
+                    got.append(int(client.sample("queue", 1, timeout=1)["observations"][0, 0]))
         buffer.close()
     assert sorted(got) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
 

@@ -42,7 +42,7 @@ def test_a_cancelled_await_loses_no_batch(client, in_flight):
                 got.append(await asyncio.wait_for(sampler.__anext__(), (0, 0.01, 0.11)[n % 3]))
 
     got = []
-    with client.sampler("queue", 1, in_flight=in_flight, timeout=1) as sampler:
+    with client.sampler("queue", 1, in_flight=in_flight, timeout=3) as sampler:
         asyncio.run(read(sampler))
         assert len(got + list(sampler)) == 9
 

@@ -57,6 +57,8 @@ def test_one_table_over_shards(client):
     assert dict(zip(fetched.key.tolist(), fetched.data["x"][:, 0])) == {int(keys[i]): i for i in (3, 50, 11)}
     assert client.delete("replay", keys[:30]).applied == 30
     assert sorted(item["key"] for item in client.items("replay")) == sorted(keys[30:].tolist())
+    client.delete("replay", keys[owners == owners[30]])
+    assert set(client.fetch("replay", keys).key.tolist()) == set(keys[30:][owners[30:] != owners[30]].tolist())  # a shard has none
 
 
 @pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True}])

@@ -1,5 +1,6 @@
 """Writing: every call of a writer, and what it refuses. Structures come out as they went in, bit by bit."""
 import collections
+import contextlib
 import functools
 import random
 import re
@@ -289,9 +290,10 @@ def test_a_time_out_loses_and_repeats_nothing(kind, n, last):
                 add({"observation": np.arange(k, 6) if kind == "block" else np.array([k, 10 + k])}, timeout=0.1)
                 k = 6 if kind == "block" else k + 1
             except replaybus.DeadlineExceeded as error:
-                k += int(re.search(r"after 0[.]\d+ s, .*; (\d) of \d steps were appended in 0.1 s", str(error))[1])
-                got.append(client.sample("queue", 1)["observation"][0].tolist())
-        got += [client.sample("queue", 1)["observation"][0].tolist() for _ in range(n * (7 - last) - len(got))]
+                k += int(re.search(r"after [\d.e-]+ s, .*; (\d) of \d steps were appended in [\d.e-]+ s", str(error))[1])
+                with contextlib.suppress(replaybus.DeadlineExceeded):  # a busy machine may have been late
+                    got.append(client.sample("queue", 1, timeout=1)["observation"][0].tolist())
+        got += [client.sample("queue", 1, timeout=60)["observation"][0].tolist() for _ in range(n * (7 - last) - len(got))]
         writer.close()
     assert sorted(got) == [list(range(first, first + last)) for i in range(n) for first in range(10 * i, 10 * i + 7 - last)]
 
