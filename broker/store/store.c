@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/copy_past.h"
 #include "proto/base/need.h"
 #include "proto/wire/channel.h"
 
@@ -117,7 +118,7 @@ static void *split_copy(struct store *self, const void *data, uint32_t bytes, en
     if (!copy)
         copy = *where == CHUNK_IN_SLAB ? slab_alloc(self->slabs, bytes) : malloc(bytes);
     if (copy)
-        memcpy(copy, data, bytes);
+        copy_past(copy, data, bytes);
     return copy;
 }
 
@@ -125,10 +126,13 @@ static void *split_copy(struct store *self, const void *data, uint32_t bytes, en
 static zmq_msg_t *kept_message(const void *data, uint32_t bytes, const zmq_msg_t *message)
 {
     zmq_msg_t *kept = malloc(sizeof *kept);
-    if (kept && (message ? zmq_msg_init(kept) == 0 : message_copy(kept, data, bytes)))
-        return kept;
-    free(kept);
-    return NULL;
+    if (!kept || (message ? zmq_msg_init(kept) != 0 : !message_copy(kept, NULL, bytes))) {
+        free(kept);
+        return NULL;
+    }
+    if (!message)
+        copy_past(zmq_msg_data(kept), data, bytes);
+    return kept;
 }
 
 static struct chunk *split_add(struct store *self, uint32_t columns, const void *data, uint32_t bytes,
@@ -183,7 +187,7 @@ bool store_share(struct store *self, struct chunk *chunk)
     void *copy = shm_alloc(self->shm, chunk->bytes);
     if (!copy)
         return false;
-    memcpy(copy, chunk_data(chunk), chunk->bytes);
+    copy_past(copy, chunk_data(chunk), chunk->bytes);
     split_drop(self, chunk);
     split_here(self, chunk, copy, CHUNK_SHARED);
     return true;

@@ -14,14 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include "agent/client/conn/arena.h"
 #include "agent/client/conn/client.h"
 #include "agent/client/conn/pool.h"
 #include "proto/base/clock.h"
+#include "proto/base/copy_past.h"
 #include "proto/base/error.h"
 #include "proto/base/rng.h"
 #include "proto/base/trace.h"
@@ -57,22 +55,6 @@ struct parts {
 static uint64_t parts_of(uint64_t bytes, uint64_t part_bytes)
 {
     return bytes ? (bytes - 1) / part_bytes + 1 : 0;
-}
-
-/* Copies past the caches, where the processor can: the bytes are not read soon, and there are too many. */
-static void copy_past(uint8_t *to, const uint8_t *from, size_t bytes)
-{
-#ifdef __SSE2__
-    while ((uintptr_t)to % 16 && bytes) {
-        *to++ = *from++;
-        bytes--;
-    }
-    for (; bytes >= 64; to += 64, from += 64, bytes -= 64)
-        for (size_t i = 0; i < 64; i += 16)
-            _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-    _mm_sfence();
-#endif
-    memcpy(to, from, bytes);
 }
 
 struct rp_params {
