@@ -222,7 +222,8 @@ static rp_status open_all(struct lockstep *self, rp_error *err)
     return RP_OK;
 }
 
-static void close_all(struct lockstep *self)
+/* False: what the tables hold should be on disk, and is not. */
+static bool close_all(struct lockstep *self)
 {
     for (uint32_t i = 0; i < self->n_players; i++)
         (void)crew_close(&self->players[i], 1000, NULL);
@@ -234,11 +235,11 @@ static void close_all(struct lockstep *self)
         rp_client_destroy(&self->client);
     sigset_t before;
     hold_signals(&before);
-    if (self->broker)
-        broker_finish(self->broker);
+    bool saved = !self->broker || broker_finish(self->broker);
     broker_destroy(&self->broker);
     channels_fini(&self->channels);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return saved;
 }
 
 /* ---- the schedule ---- */
@@ -405,6 +406,6 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
         status = weights_write_file(options->weights_file, self.agent->tensors, self.agent->n_tensors, err);
     *out = report_of(&self, self.evaluation);
     warn_of_breaks(&self);
-    close_all(&self);
+    out->lost = !close_all(&self);
     return status;
 }

@@ -27,6 +27,7 @@ struct lockstep_report {
     double training;                     /* mean return of the last 20 episodes of all actors, NaN before the first */
     uint32_t fingerprint;                /* CRC of the learner's present parameters */
     bool stopped;                        /* *stop ended the run early */
+    bool lost;                           /* at the end: the broker could not write its last checkpoint (B0526) */
     const struct learner_stats *learner; /* since the previous report; NULL at the end */
 };
 

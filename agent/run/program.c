@@ -15,6 +15,7 @@
 #include "agent/run/worker.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
+#include "proto/base/error.h"
 #include "proto/base/json.h"
 #include "proto/base/log.h"
 
@@ -458,7 +459,10 @@ static int run_single(const struct program *program, const struct env_provider *
     if (status == RP_OK)
         print_result(program, &result);
     run_log_destroy(&self.log);
-    if (status != RP_OK && atomic_load(lockstep.stop)) /* an interruption by a signal is no failure */
+    if (status == RP_OK && result.lost)
+        status = err_set(&err, RP_DATA_LOSS, "the last checkpoint in %s failed: what came after the one before is lost",
+                         config->broker.folder);
+    else if (status != RP_OK && atomic_load(lockstep.stop)) /* an interruption by a signal is no failure */
         return EXIT_FINE;
     return program_result(program, status, &err);
 }

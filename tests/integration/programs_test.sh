@@ -108,6 +108,13 @@ expect 0 "mean return of 3 episodes: " "$RP_ACTOR" --weights "$dir/a/learner.wei
 expect 1 "$dir/a/learner.weights" "$RP_ACTOR" --weights "$dir/a/learner.weights" --set "agent.hidden=[32]"
 expect 1 "$dir/a/learner.weights" "$RP_ACTOR" --weights "$dir/a/learner.weights" --set environment.name=Acrobot-v1
 
+# What a run records is lost if the disk is full at its end.
+for blocks in unlimited 64; do
+    expect $([ $blocks = 64 ] && echo 1 || echo 0) "2000 environment steps" bash -c 'trap "" XFSZ; ulimit -f "$0" && exec "$@"' $blocks "$RP_SINGLE" --quiet \
+        --set stop.steps=2000 --set evaluator.episodes=1 --set learners.count=0 --set actors.weights="$dir/a/learner.weights" \
+        --set broker.folder="$dir/$blocks" --set broker.journal=off --set 'broker.tables[0].limiter={kind: min_size}'
+done
+
 # A broker, two actors, a learner and an evaluator as processes, from one file.
 cat > "$dir/run.yaml" << END
 folder: $dir/run
