@@ -64,7 +64,7 @@ class Client(Closing):
         self._core: Optional[_core.Client] = None
         self._closed = False
         self._kept: dict[tuple, Union[Writer, Sampler]] = {}  # of insert and sample, the one used last at the end
-        self._server: Any = None  # what made it, which runs while somebody holds one of both
+        self._server: Any = None  # what made it, which runs while somebody holds it, the client, or what the client has made
 
     def __repr__(self) -> str:
         return f"Client({self.endpoint!r})" if not self._closed else f"<replaybus.Client: {self.endpoint}, closed>"
@@ -90,6 +90,11 @@ class Client(Closing):
     def _seconds(self, timeout: Timeout) -> Optional[float]:
         """The deadline of a call: its own, or the client's."""
         return self.timeout if timeout is DEFAULT else timeout
+
+    def _made(self, user: Any) -> Any:
+        """What uses the connection. It keeps the server, and not the client, which keeps writers and samplers itself."""
+        user._keeps = self._server
+        return user
 
     @property
     def params(self) -> Params:
@@ -200,18 +205,18 @@ class Client(Closing):
         sample reads only the rows that its items need. ``timeout`` is the deadline of connecting, and of opening the
         stream with the first step.
         """
-        return Writer(self.connect(timeout), spec, name=name, chunk_length=chunk_length, keep_alive=keep_alive,
-                      max_in_flight=max_in_flight, history=history, compress=compress, timeout=self._seconds(timeout))
+        return self._made(Writer(self.connect(timeout), spec, name=name, chunk_length=chunk_length, keep_alive=keep_alive,
+                                 max_in_flight=max_in_flight, history=history, compress=compress, timeout=self._seconds(timeout)))
 
     def vector_writer(self, n: int, spec: Any = None, *, timeout: Timeout = DEFAULT, **options: Any) -> VectorWriter:
         """Streams for n environments, written by one call."""
-        return VectorWriter(self.connect(timeout), n, spec, timeout=self._seconds(timeout), **options)
+        return self._made(VectorWriter(self.connect(timeout), n, spec, timeout=self._seconds(timeout), **options))
 
     def sequence_adder(self, n: int, table: str, *, length: int, period: int, burn_in: int = 0, timeout: Timeout = DEFAULT,
                        **options: Any) -> SequenceAdder:
         """Overlapping sequences of the steps of n environments, for recurrent agents."""
-        return SequenceAdder(self.connect(timeout), n, table, length=length, period=period, burn_in=burn_in,
-                             timeout=self._seconds(timeout), **options)
+        return self._made(SequenceAdder(self.connect(timeout), n, table, length=length, period=period, burn_in=burn_in,
+                                        timeout=self._seconds(timeout), **options))
 
     def sampler(self, table: str, batch_size: Optional[int] = None, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
                 timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False, whole: bool = False,
@@ -251,7 +256,7 @@ class Client(Closing):
 
     def updater(self, table: str, batch: int = 256, in_flight: int = 64, timeout: Timeout = DEFAULT, *, ack: bool = False) -> Updater:
         """Sends new priorities, or with ``ack`` acknowledgements, in the background. ``timeout`` is the deadline of connecting."""
-        return Updater(self.connect(timeout), table, batch, in_flight, ack)
+        return self._made(Updater(self.connect(timeout), table, batch, in_flight, ack))
 
     def update(self, table: str, keys: Any, priorities: Any, timeout: Timeout = DEFAULT) -> Change:
         """Sets priorities and waits for the answer."""
@@ -289,7 +294,7 @@ class Client(Closing):
 
     def reduce(self, group: str, timeout: Timeout = DEFAULT) -> Reduce:
         """Joins a group that sums vectors, round by round."""
-        return Reduce(self.connect(timeout), group, self._seconds(timeout))
+        return self._made(Reduce(self.connect(timeout), group, self._seconds(timeout)))
 
     def info(self, table: Optional[str] = None, *, sessions: bool = False, timeout: Timeout = DEFAULT) -> dict:
         """The broker's state: server, tables, slots, counters, and with ``sessions`` the list of sessions."""

@@ -81,14 +81,14 @@ class Params:
     def publisher(self, name: str, timeout: Timeout = DEFAULT, *, bf16: bool = False) -> Publisher:
         """Stores versions in the background. ``timeout`` is the deadline of connecting. ``bf16``: blocks of ``replaybus.weights`` are
         offered with bfloat16 for float32, too, to subscribers that ask for it."""
-        made = Publisher(self._client.connect(timeout), name)
+        made = self._client._made(Publisher(self._client.connect(timeout), name))
         made._bf16, made._timeout = bf16, self._client.timeout
         return made
 
     def subscriber(self, name: str, have: int = 0, timeout: Timeout = DEFAULT, *, bf16: bool = False) -> Subscriber:
         """Receives versions other than ``have`` in the background. ``timeout`` is the deadline of connecting. ``bf16``: takes blocks with
         bfloat16 for float32: half the bytes, where the publisher offers them."""
-        made = Subscriber(self._client.connect(timeout), name, have, bf16)
+        made = self._client._made(Subscriber(self._client.connect(timeout), name, have, bf16))
         made._bf16 = bf16
         return made
 

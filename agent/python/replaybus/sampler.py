@@ -255,7 +255,7 @@ class Sampler(_core.Sampler, Closing):
 
     def __init__(self, sources: Sequence[Source], *_: Any, in_flight: int = 4, timeout: Optional[float] = None, squeeze: bool = False,
                  tokens_per_batch: Optional[int] = None, ack: bool = False, **__: Any) -> None:
-        self.tables = [source[1] for source in sources]
+        self.tables, self._keeps = [source[1] for source in sources], [source[0]._server for source in sources]
         self._nodes: dict = {}
         self._on_demand, self._squeeze, self._packed = ack or in_flight == 0, squeeze, tokens_per_batch is not None
         self._leased = [source[:2] for source in sources] if ack else []

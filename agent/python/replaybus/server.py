@@ -1,6 +1,7 @@
 """A broker of one's own, as a process or on threads of this one."""
 import contextlib
 import json
+import operator
 import os
 import re
 import shutil
@@ -104,9 +105,9 @@ class Server(Closing):
         if mode not in ("process", "thread"):
             raise InvalidArgument(f"mode is 'process' or 'thread', not {mode!r}")
         self._pid, self._folder, self._stopped = os.getpid(), "", False
-        if not isinstance(shards, int) or not 1 <= shards <= 255:
+        if not hasattr(shards, "__index__") or not 1 <= operator.index(shards) <= 255:
             raise InvalidArgument(f"a broker has 1 to 255 shards, not {shards!r}")
-        self.endpoint, self.shards = "", shards
+        self.endpoint, self.shards = "", operator.index(shards)
         self.endpoints: list[str] = []
         self._cores: list[_core.Server] = []
         self.process: Optional[subprocess.Popen] = None

@@ -67,7 +67,7 @@ def test_garbage_collection(client):
     assert client.info("uniform")["tables"][0]["size"] == 1  # the item of a dropped writer arrived
 
 
-def test_a_client_keeps_its_server_and_both_go_with_the_last_reference():
+def test_what_uses_a_server_keeps_it_and_all_go_with_the_last_reference(tmp_path):
     gc.disable()
     try:
         client = replaybus.Server([replaybus.Table.queue("t", 5)]).client(timeout=60)
@@ -76,8 +76,18 @@ def test_a_client_keeps_its_server_and_both_go_with_the_last_reference():
             client.insert({"x": 1.0}, {"t": 1.0})
             client.sample("t", 1, **options)
         refs = [weakref.ref(client), weakref.ref(client._server)]
+        users = [client.writer(), client.vector_writer(1), client.sequence_adder(1, "t", length=1, period=1), client.sampler("t"),
+                 client.updater("t"), client.params.publisher("a"), client.params.subscriber("a"), client.reduce("a")]
         del client
-        assert [ref() for ref in refs] == [None] * 2
+        while users:
+            assert refs[0]() is None and refs[1]().running
+            users.pop()
+        assert refs[1]() is None
+        writer = replaybus.Server([replaybus.Table("t")], journal=tmp_path).client().writer()
+        writer.append({"x": 1.0}), writer.item("t")
+        server = weakref.ref(writer._keeps)
+        del writer  # its items arrive before the server goes
+        assert server() is None and replaybus.open(tmp_path).tables == {"t": 1}
     finally:
         gc.enable()
 

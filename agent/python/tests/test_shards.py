@@ -12,7 +12,7 @@ N = 3
 @pytest.fixture(scope="module", params=["thread", "process"])
 def shards(request):
     tables = [table for table in TABLES if table["name"] in ("replay", "uniform", "queue")]
-    with replaybus.Server(tables, mode=request.param, shards=N) as server:
+    with replaybus.Server(tables, mode=request.param, shards=np.int64(N)) as server:
         yield server
 
 
