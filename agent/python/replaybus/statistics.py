@@ -16,15 +16,18 @@ import collections
 import contextlib
 import itertools
 import os
+import warnings
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
 from . import spaces
+from .adapter.spaces import LAST_OBSERVATION
 from .client import Client
 from .errors import Error
 
-ACTOR = "REPLAY_ACTOR"  # "ENDPOINT INDEX" of the actor that runs here; the evaluator has no index
+# "ENDPOINT INDEX" of the actor that runs here; the evaluator has no index, and that of a file no endpoint. And the run's folder.
+ACTOR, FOLDER = "REPLAY_ACTOR", "REPLAY_FOLDER"
 _numbers: dict[tuple, Iterator[int]] = collections.defaultdict(itertools.count)  # of the writers of a name and an index in this process
 _SYNC_S = 5.0  # deadline of an exchange with the broker; after it, the statistics go on as they are
 
@@ -34,24 +37,33 @@ class Statistics:
 
     Each writer has a slot of its own, ``NAME/INDEX.NUMBER``, so that nobody overwrites another's; what all have seen is the sum. ``index`` None
     only reads. Without a ``client`` it takes what ``python3 -m replaybus.actor`` says of its run; outside of a run nothing is shared.
-    They are exchanged every ``every`` values, and at once when the first are needed.
+    They are exchanged every ``every`` values, and at once when the first are needed. What all have seen is kept as ``NAME.npy`` in the
+    run's folder, for a run that is resumed and for evaluations of its weights.
     """
 
     def __init__(self, shape: Sequence[int], name: str = "statistics", *, client: Optional[Client] = None, index: Optional[int] = 0,
                  every: int = 1000) -> None:
         if client is None and os.environ.get(ACTOR):
             endpoint, _, number = os.environ[ACTOR].partition(" ")
-            client, index = Client(endpoint, timeout=_SYNC_S), int(number) if number else None
+            client, index = Client(endpoint, timeout=_SYNC_S) if endpoint else None, int(number) if number else None
         self.name, self.index, self._client, self._every = name, index, client, every
         self._shape, self._own, self._all = tuple(shape), _empty(shape), _empty(shape)
         self._seen, self._due = 0, 0
         self._versions: dict[str, tuple[int, np.ndarray]] = {}
         self._slot = None if index is None else f"{name}/{index}.{next(_numbers[name, index])}"
+        first, folder = f"{name}/0.0", os.environ.get(FOLDER)
+        self._file = os.path.join(folder, f"{name}.npy") if folder and (client is not None or index is None) else None
         if client is not None:
             with contextlib.suppress(Error):
                 self._read()
-            self._own = self._versions.get(self._slot, (0, self._own))[1]  # of an earlier process of this actor
+        if self._file and first not in self._versions:
+            with contextlib.suppress(OSError, ValueError, EOFError):
+                self._versions[first] = -1, np.load(self._file).reshape(self._own.shape)
+        self._own = self._versions.get(self._slot, (0, self._own))[1]  # of an earlier process of this actor
+        self._saves = client is not None and self._slot in (first, None)
         self._sum()
+        if os.environ.get(ACTOR) == " " and not self.count:
+            warnings.warn(f"there is no {self._file}: observations are not scaled as they were when the weights were learned", RuntimeWarning)
 
     @property
     def count(self) -> int:
@@ -88,6 +100,12 @@ class Statistics:
         except Error:
             return
         self._sum()
+        if self._file and self._saves and self.count:
+            with contextlib.suppress(OSError):  # a full disk does not stop the run
+                part = f"{self._file}.{os.getpid()}"
+                with open(part, "wb") as file:
+                    np.save(file, self._all)
+                os.replace(part, self._file)
 
     def _read(self) -> None:
         for slot in self._client.info()["slots"]:
@@ -123,11 +141,13 @@ def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class Normalized:
-    """An environment whose observations are scaled. Its other attributes are those of the environment."""
+    """An environment, or a vector of them, whose observations are scaled. Its other attributes are those of the environment."""
 
     def __init__(self, env: Any, statistics: Statistics, clip: float) -> None:
         self.env, self.statistics, self._clip = env, statistics, clip
-        self.observation_space = spaces.Box(-clip, clip, env.observation_space.shape, "float32")
+        for name in ("observation_space", "single_observation_space"):
+            if hasattr(env, name):
+                setattr(self, name, spaces.Box(-clip, clip, getattr(env, name).shape, "float32"))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
@@ -141,8 +161,18 @@ class Normalized:
         return self._scaled(observation), info
 
     def step(self, action: Any) -> tuple:
-        observation, *rest = self.env.step(action)
-        return (self._scaled(observation), *rest)
+        observation, *rest, info = self.env.step(action)
+        scaled = self._scaled(observation)
+        return (scaled, *rest, {**info, **{name: self._lasts(info[name]) for name in LAST_OBSERVATION if name in info}})
+
+    def _lasts(self, rows: np.ndarray) -> np.ndarray:
+        """The last observations of episodes that a vector environment has ended; of objects, the others are None."""
+        if rows.dtype != object:
+            return self.statistics.scale(rows, self._clip)
+        out = rows.copy()
+        for i in np.flatnonzero([row is not None for row in rows]):
+            out[i] = self.statistics.scale(rows[i], self._clip)
+        return out
 
 
 def normalize(env: Any, name: str = "statistics", clip: float = 10.0, **options: Any) -> Normalized:
@@ -150,4 +180,4 @@ def normalize(env: Any, name: str = "statistics", clip: float = 10.0, **options:
 
     The options are those of Statistics.
     """
-    return Normalized(env, Statistics(env.observation_space.shape, name, **options), clip)
+    return Normalized(env, Statistics(getattr(env, "single_observation_space", env.observation_space).shape, name, **options), clip)

@@ -4,6 +4,8 @@ import os
 import numpy as np
 import pytest
 
+import replaybus
+from conftest import served
 from replaybus import statistics
 from replaybus.statistics import Statistics, normalize
 
@@ -11,7 +13,8 @@ from replaybus.statistics import Statistics, normalize
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch):
     monkeypatch.setattr(statistics, "_numbers", statistics.collections.defaultdict(statistics.itertools.count))
-    monkeypatch.delenv(statistics.ACTOR, raising=False)
+    for name in (statistics.ACTOR, statistics.FOLDER):
+        monkeypatch.setenv(name, "")  # and nothing is left of what a test sets
 
 
 def test_writers_and_readers_agree_with_numpy(client):
@@ -44,6 +47,62 @@ def test_a_restarted_actor_goes_on(client, monkeypatch):
     second.update([4.0])
     second.sync()
     assert Statistics((), "again", client=client, index=None).mean == 2.5
+
+
+def test_a_run_keeps_them_for_its_weights_and_for_those_who_resume_it(client, tmp_path, monkeypatch):
+    from replaybus.actor.__main__ import _announce
+
+    def begin(*words):
+        monkeypatch.setattr(statistics, "_numbers", statistics.collections.defaultdict(statistics.itertools.count))
+        _announce(list(words))
+
+    def of_weights(place):
+        begin("--weights", str(tmp_path / place), "--endpoint", client.endpoint)
+        return normalize(Env(), "kept")
+
+    with pytest.warns(RuntimeWarning):
+        assert of_weights("best.weights").statistics.count == 0
+    begin("--endpoint", client.endpoint, "--index", "1", "--folder", str(tmp_path))
+    Statistics((2,), "kept").update([[10.0, 20.0]])
+    begin("--endpoint", client.endpoint, "--index", "0", "--folder", str(tmp_path))
+    Statistics((2,), "kept").update([[0.0, 0.0]])
+    for place in ("best.weights", "snapshots/000000000100.weights"):
+        env = of_weights(place)
+        assert env.reset()[0].tolist() == [-1.0, -1.0] and env.statistics.mean.tolist() == [5.0, 10.0]
+    with served(replaybus.Table("t")) as other:  # the broker of a run that is resumed without a journal has none
+        for index, own in (("1", 0), ("0", 2)):  # in sum they are counted once
+            begin("--endpoint", other.endpoint, "--index", index, "--folder", str(tmp_path))
+            env = normalize(Env(), "kept")
+            assert env.statistics.count == 2 and env.statistics._own[0, 0] == own
+    (tmp_path / "kept.npy").write_bytes(b"")
+    with pytest.warns(RuntimeWarning):
+        assert of_weights("best.weights").statistics.count == 0
+
+
+@pytest.mark.parametrize("as_objects", [False, True])
+def test_a_vector_of_environments_shares_them_and_its_last_observations_are_scaled(as_objects):
+    envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
+
+    class Vector(envs.VectorEnv):
+        def step(self, actions):
+            *out, info = super().step(actions)
+            if as_objects and info:
+                rows = np.full(2, None)
+                for i in np.flatnonzero(info["_final_obs"]):
+                    rows[i] = info["final_obs"][i]
+                info = {"final_obs": rows, "_final_obs": info["_final_obs"]}
+            return (*out, info)
+
+    with Vector("CartPole-v1", 2) as plain, Vector("CartPole-v1", 2) as inner:
+        env = normalize(inner)
+        assert (env.single_observation_space.shape, env.observation_space.shape, env.statistics.mean.shape) == ((4,), (2, 4), (4,))
+        plain.reset(seed=1), env.reset(seed=1)
+        info = {}
+        while not info:
+            *_, wanted = plain.step([1, 1])
+            *_, info = env.step([1, 1])
+        i = int(np.flatnonzero(info["_final_obs"])[0])
+        assert (info["final_obs"][i] == env.statistics.scale(wanted["final_obs"][i])).all()
 
 
 class Env:

@@ -9,16 +9,22 @@ import sys
 
 from .._load_agent import _agent
 from ..adapter import open_or_explain
-from ..statistics import ACTOR
+from ..statistics import ACTOR, FOLDER
 
 
 def _announce(arguments: list[str]) -> None:
     """Tells the environment which actor of which broker it belongs to: shared statistics need it."""
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("-e --endpoint", "--endpoints-file", "--index"):
+    for name in ("-e --endpoint", "--endpoints-file", "--index", "--folder", "--weights"):
         reader.add_argument(*name.split())
     reader.add_argument("--evaluate", action="store_true")
     known, _ = reader.parse_known_args(arguments)
+    if known.weights:
+        home = os.path.dirname(os.path.abspath(known.weights))
+        os.environ.update({ACTOR: " ", FOLDER: os.path.dirname(home) if os.path.basename(home) == "snapshots" else home})
+        return
+    if known.folder:
+        os.environ[FOLDER] = known.folder
     endpoint = known.endpoint or os.environ.get("REPLAY_ENDPOINT")
     if endpoint is None and known.endpoints_file and os.path.exists(known.endpoints_file):
         with open(known.endpoints_file) as file:
