@@ -161,6 +161,14 @@ def follow(targets, modules, share):
                 to.copy_(of)
 
 
+def track(run, targets, modules, usual):
+    """Moves target networks as agent.target says: by a share at each step, 0 stands for the usual one; from 1 on it is the steps between
+    copies."""
+    target = run.config["agent.target"] or usual
+    if target < 1 or run.steps % int(target) == 0:
+        follow(targets, modules, min(target, 1))
+
+
 def descend(adam, loss, clip=None):
     """A step down the gradient, whose norm over all parameters is at most clip."""
     adam.zero_grad()

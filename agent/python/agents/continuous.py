@@ -83,7 +83,7 @@ def act(run, env, policy, item, memory, explore, begin=lambda writer: None):
     go; begin(writer) is called when the random actions end."""
     config, n, is_random = run.config, env.num_envs, True
     noise, writer = Noise((n, policy.actions.size), memory), run.client.writer(max_in_flight=IN_FLIGHT)
-    adder = Transitions(writer, item, config["adder.n_step"], config["agent.discount"])
+    adder = Transitions(writer, item, config["adder.n_step"], config["agent.discount"] or 0.99)
     observations, _ = env.reset()
     while run.claims(n):
         pull(run, policy=policy)

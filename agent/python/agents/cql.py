@@ -18,7 +18,7 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import descend, device, follow, made, main
+from common import descend, device, made, main, track
 from offline import OPTIONS, Critics, Policy, batches, evaluator
 
 SETTINGS = dict(**OPTIONS, conservatism=1.0, actions_each=4)
@@ -50,7 +50,7 @@ def learner():
         policy = made(run, lambda env, config: Policy(env, config, heads=2)).to(on)
         critics = Critics(policy, config).to(on)
         target, temperature = copy.deepcopy(critics), nn.ParameterList([nn.Parameter(torch.zeros((), device=on))])  # its logarithm
-        rate, tau = config["agent.learning_rate"] or 3e-4, config["agent.target"] or 0.005
+        rate = config["agent.learning_rate"] or 3e-4
         policy_adam = torch.optim.Adam([*policy.parameters(), *temperature.parameters()], rate)
         critic_adam = torch.optim.Adam(critics.parameters(), rate)
         run.publishes(replaybus.torch.States(run.client, policy=policy).keep(
@@ -70,7 +70,7 @@ def learner():
             alpha = temperature[0].exp()
             policy_loss = (alpha.detach() * log_probability - critics(observation, chosen).min(0).values).mean()
             descend(policy_adam, policy_loss - temperature[0] * (log_probability.detach().mean() - policy.actions.size))
-            follow([target], [critics], tau)
+            track(run, [target], [critics], 0.005)
             run.step(loss=loss.detach(), policy_loss=policy_loss.detach(), q=q.detach().mean(), entropy=-log_probability.detach().mean(),
                      gap=gap.detach(), alpha=alpha.detach())
 

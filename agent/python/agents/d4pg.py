@@ -18,7 +18,7 @@ import torch
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import Atoms, device, evaluate, follow, linear, made, main
+from common import Atoms, device, evaluate, linear, made, main, track
 from continuous import Critic, Policy, act
 
 SETTINGS = dict(low=-60.0, high=0.0, atoms=51, scale=1.0, noise=0.2, memory=0.0, anneal=0)
@@ -38,19 +38,20 @@ def learner():
         policy = made(run, Policy).to(on)
         critic, atoms = Critic(policy, config, settings.atoms).to(on), Atoms(settings.low, settings.high, settings.atoms, on)
         target_policy, target_critic = copy.deepcopy(policy), copy.deepcopy(critic)
-        rate, batch = config["agent.learning_rate"], config["agent.batch"]
+        rate, batch, discount = config["agent.learning_rate"] or 1e-3, config["agent.batch"] or 128, config["agent.discount"] or 0.99
         policy_adam, critic_adam = torch.optim.Adam(policy.parameters(), rate), torch.optim.Adam(critic.parameters(), rate)
         publisher = replaybus.torch.States(run.client, policy=policy).keep(
             critic=critic, target_policy=target_policy, target_critic=target_critic, policy_adam=policy_adam, critic_adam=critic_adam)
         run.publishes(publisher, every=config["learners.publish_every"])
         group, updater = run.share(policy_adam, critic_adam), replaybus.torch.Updater(run.client, run.table)
-        sampler = replaybus.torch.Sampler(run.client, run.table, batch, beta=config["agent.importance_exponent"], device=on, squeeze=True)
+        beta = config["agent.importance_exponent"] if config["agent.importance_exponent"] >= 0 else 0.4
+        sampler = replaybus.torch.Sampler(run.client, run.table, batch, beta=beta, device=on, squeeze=True)
         for items in run.batches(sampler):
             data, weight = items.data, items.weight
             observations, following = data["observation"].flatten(1), data["next_observation"].flatten(1)
             with torch.no_grad():
                 share = target_critic(following, target_policy(following)).softmax(1)
-                goal = atoms.project(settings.scale * data["reward"], config["agent.discount"] * data["discount"], share)
+                goal = atoms.project(settings.scale * data["reward"], discount * data["discount"], share)
             cross_entropy = -(goal * critic(observations, data["action"]).log_softmax(1)).sum(1)
             value = atoms.mean(critic(observations, policy(observations)))
             gradients(critic, (weight * cross_entropy).mean())
@@ -61,7 +62,7 @@ def learner():
             for adam in (critic_adam, policy_adam):
                 adam.param_groups[0]["lr"] = linear(rate, 0, run.steps / settings.anneal) if settings.anneal else rate
                 adam.step()
-            follow([target_policy, target_critic], [policy, critic], config["agent.target"])
+            track(run, [target_policy, target_critic], [policy, critic], 0.005)
             run.step(loss=cross_entropy.detach().mean(), q=value.detach().mean())
 
 

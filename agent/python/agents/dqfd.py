@@ -17,8 +17,8 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import (DEMONSTRATIONS, activation, descend, evaluate, fill_once, flat, follow, linear, made, main, mlp,
-                    play_expert, pull, returns, sequence_adder, sources)
+from common import (DEMONSTRATIONS, activation, descend, evaluate, fill_once, flat, linear, made, main, mlp, play_expert, pull, returns,
+                    sequence_adder, sources, track)
 from replaybus import data, sequences
 
 SETTINGS = dict(data="", demonstrations=100, ratio=0.25, pretrain=200, n_step=10, margin=0.8, margin_weight=1.0, n_weight=1.0,
@@ -113,7 +113,7 @@ def learner():
             loss, error, mask = losses(q, target, batch.data, taught, settings, config["agent.discount"] or 0.99)
             total = (batch.weight.unsqueeze(1) * loss * mask).sum() / mask.sum()
             descend(adam, total)
-            follow([target], [q], config["agent.target"] or 0.01)
+            track(run, [target], [q], 0.01)
             priority = sequences.priorities(error.detach(), mask) + 1e-3
             for updater, rows in zip(updaters, (~taught, taught)):
                 updater.add(batch.key[rows], priority[rows])

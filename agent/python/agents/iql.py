@@ -16,7 +16,7 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import activation, descend, device, follow, linear, made, main, mlp
+from common import activation, descend, device, linear, made, main, mlp, track
 from offline import OPTIONS, Critics, Policy, batches, evaluator
 
 SETTINGS = dict(**OPTIONS, expectile=0.9, temperature=3.0, most_weight=100.0)
@@ -28,7 +28,7 @@ def learner():
         policy = made(run, Policy).to(on)
         critics, value = Critics(policy, config).to(on), mlp([policy.inputs, *policy.hidden, 1], activation(config)).to(on)
         target = copy.deepcopy(critics)
-        rate, tau = config["agent.learning_rate"] or 3e-4, config["agent.target"] or 0.005
+        rate = config["agent.learning_rate"] or 3e-4
         adams = policy_adam, critic_adam, value_adam = [torch.optim.Adam(module.parameters(), rate) for module in (policy, critics, value)]
         run.publishes(replaybus.torch.States(run.client, policy=policy).keep(
             critics=critics, target=target, value=value, policy_adam=policy_adam, critic_adam=critic_adam, value_adam=value_adam), every=100)
@@ -47,7 +47,7 @@ def learner():
             weight = (settings.temperature * advantage.detach()).exp().clamp(max=settings.most_weight)
             policy_loss = (weight * (policy(observation) - action).square().sum(1)).mean()
             descend(policy_adam, policy_loss)
-            follow([target], [critics], tau)
+            track(run, [target], [critics], 0.005)
             run.step(loss=loss.detach(), value_loss=value_loss.detach(), policy_loss=policy_loss.detach(), q=q.mean())
 
 

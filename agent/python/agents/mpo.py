@@ -22,7 +22,7 @@ import replaybus
 import replaybus.run
 import replaybus.torch
 import continuous
-from common import Atoms, device, evaluate, flat, follow, made, main
+from common import Atoms, device, evaluate, flat, made, main, track
 
 SETTINGS = dict(fresh=1 / 32, samples=16, epsilon=0.1, mean_bound=0.0025, deviation_bound=1e-5, dual_rate=1e-2, deviation=0.5,
                 memory=0.0, atoms=0, low=0.0, high=100.0)
@@ -75,7 +75,7 @@ class Learning:
     """The networks, and the losses of a batch."""
 
     def __init__(self, env, config, settings, on):
-        self.settings, self.discount = settings, config["agent.discount"]
+        self.settings, self.discount = settings, config["agent.discount"] or 0.99
         self.policy = Policy(env, config, settings.deviation).to(on)
         self.critic = continuous.Critic(self.policy, config, settings.atoms or 1).to(on)
         self.multipliers = Multipliers(self.policy.actions.size).to(on)
@@ -124,20 +124,21 @@ def learner():
     with replaybus.run.Learner() as run:
         config, settings, on = run.config, run.options(**SETTINGS), device()
         my = made(run, lambda env, config: Learning(env, config, settings, on))
-        rates = (my.critic, config["agent.learning_rate"]), (my.policy, config["agent.learning_rate"]), (my.multipliers, settings.dual_rate)
+        rate, batch = config["agent.learning_rate"] or 1e-3, config["agent.batch"] or 128
+        rates = (my.critic, rate), (my.policy, rate), (my.multipliers, settings.dual_rate)
         adam = torch.optim.Adam([dict(params=module.parameters(), lr=rate) for module, rate in rates])
         run.publishes(replaybus.torch.States(run.client, policy=my.policy).keep(
             critic=my.critic, multipliers=my.multipliers, target_policy=my.target_policy, target_critic=my.target_critic, adam=adam),
             every=config["learners.publish_every"])
         group, sources = run.share(adam), [(run.client, run.table, 1 - settings.fresh), (run.client, QUEUE, settings.fresh)]
-        for items in run.batches(replaybus.torch.Sampler(sources, batch_size=config["agent.batch"], device=on, squeeze=True)):
+        for items in run.batches(replaybus.torch.Sampler(sources, batch_size=batch, device=on, squeeze=True)):
             critic, policy, multipliers = my.losses(items.data)
             adam.zero_grad()
             (critic + policy + multipliers).backward()
             if not group.mean():
                 continue
             adam.step()
-            follow([my.target_policy, my.target_critic], [my.policy, my.critic], config["agent.target"])
+            track(run, [my.target_policy, my.target_critic], [my.policy, my.critic], 0.01)
             run.step(loss=critic.detach(), policy_loss=policy.detach())
 
 

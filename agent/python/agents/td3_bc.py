@@ -15,7 +15,7 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import descend, device, follow, made, main
+from common import descend, device, made, main, track
 from offline import OPTIONS, Critics, Policy, batches, evaluator
 
 SETTINGS = dict(**OPTIONS, alpha=2.5, policy_delay=2, noise=0.2, noise_clip=0.5)
@@ -27,7 +27,7 @@ def learner():
         policy = made(run, Policy).to(on)
         critics = Critics(policy, config).to(on)
         target_policy, target_critics = copy.deepcopy(policy), copy.deepcopy(critics)
-        rate, tau = config["agent.learning_rate"] or 3e-4, config["agent.target"] or 0.005
+        rate = config["agent.learning_rate"] or 3e-4
         policy_adam, critic_adam = (torch.optim.Adam(module.parameters(), rate) for module in (policy, critics))
         run.publishes(replaybus.torch.States(run.client, policy=policy).keep(
             critics=critics, target_policy=target_policy, target_critics=target_critics, policy_adam=policy_adam,
@@ -46,7 +46,7 @@ def learner():
                 imitation = (chosen - action).square().mean()
                 # The critic's term is divided by the size of its values, so that alpha means the same at every scale of rewards.
                 descend(policy_adam, imitation - settings.alpha / q.abs().mean().detach() * q.mean())
-                follow([target_policy, target_critics], [policy, critics], tau)
+                track(run, [target_policy, target_critics], [policy, critics], 0.005)
                 scalars.update(policy_loss=imitation.detach(), q=q.detach().mean())
             run.step(**scalars)
 

@@ -136,6 +136,16 @@ def test_two_critics_are_two_networks():
     assert (critics(observations, actions)[0] != critics(observations, actions)[1]).all()
 
 
+@pytest.mark.parametrize("key, targets", [(0, [0.5, 0.75, 0.875, 0.9375]), (0.25, [0.25, 0.4375, 0.578125, 0.68359375]), (1, [1] * 4), (2, [1, 1, 3, 3])])
+def test_targets_follow_as_the_key_says(key, targets):
+    target, module = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    target.weight.data.fill_(0), module.weight.data.fill_(1)
+    for steps, wanted in enumerate(targets):
+        common.track(types.SimpleNamespace(config={"agent.target": key}, steps=steps), [target], [module], 0.5)
+        assert float(target.weight.detach()) == wanted
+        module.weight.data += key == 2
+
+
 def test_discrete_actions_are_refused():
     with envs.make_vec("CartPole-v1", 1) as env, pytest.raises(ValueError, match="CartPole-v1 has discrete actions"):
         offline.Policy(env, {**CONTINUOUS, "environment.name": "CartPole-v1"})
