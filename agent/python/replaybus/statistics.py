@@ -26,8 +26,10 @@ from .adapter.spaces import LAST_OBSERVATION
 from .client import Client
 from .errors import Error
 
-# "ENDPOINT INDEX" of the actor that runs here; the evaluator has no index, and that of a file no endpoint. And the run's folder.
-ACTOR, FOLDER = "REPLAY_ACTOR", "REPLAY_FOLDER"
+# "ENDPOINT INDEX" of the actor that runs here; the evaluator has no index, and that of a file no endpoint; or HERE, a run in one process.
+# And the run's folder.
+ACTOR, FOLDER, HERE = "REPLAY_ACTOR", "REPLAY_FOLDER", "here"
+_here: dict[str, dict[str, tuple[int, np.ndarray]]] = collections.defaultdict(dict)  # of a run in one process, what a broker would have
 _numbers: dict[tuple, Iterator[int]] = collections.defaultdict(itertools.count)  # of the writers of a name and an index in this process
 _SYNC_S = 5.0  # deadline of an exchange with the broker; after it, the statistics go on as they are
 
@@ -43,24 +45,28 @@ class Statistics:
 
     def __init__(self, shape: Sequence[int], name: str = "statistics", *, client: Optional[Client] = None, index: Optional[int] = 0,
                  every: int = 1000) -> None:
-        if client is None and os.environ.get(ACTOR):
+        here = client is None and os.environ.get(ACTOR) == HERE
+        if here:
+            index = 0 if name in _here else None  # its evaluator is made first
+        elif client is None and os.environ.get(ACTOR):
             endpoint, _, number = os.environ[ACTOR].partition(" ")
             client, index = Client(endpoint, timeout=_SYNC_S) if endpoint else None, int(number) if number else None
         self.name, self.index, self._client, self._every = name, index, client, every
         self._shape, self._own, self._all = tuple(shape), _empty(shape), _empty(shape)
         self._seen, self._due = 0, 0
-        self._versions: dict[str, tuple[int, np.ndarray]] = {}
+        self._versions: dict[str, tuple[int, np.ndarray]] = _here[name] if here else {}
         self._slot = None if index is None else f"{name}/{index}.{next(_numbers[name, index])}"
         first, folder = f"{name}/0.0", os.environ.get(FOLDER)
-        self._file = os.path.join(folder, f"{name}.npy") if folder and (client is not None or index is None) else None
+        self._file = os.path.join(folder, f"{name}.npy") if folder and (here or client is not None or index is None) else None
         if client is not None:
             with contextlib.suppress(Error):
                 self._read()
-        if self._file and first not in self._versions:
+        if self._file and first not in self._versions and not here:  # a run in one process is repeated, not resumed
             with contextlib.suppress(OSError, ValueError, EOFError):
                 self._versions[first] = -1, np.load(self._file).reshape(self._own.shape)
         self._own = self._versions.get(self._slot, (0, self._own))[1]  # of an earlier process of this actor
-        self._saves = client is not None and self._slot in (first, None)
+        self._shares = here or client is not None
+        self._saves = self._shares and self._slot in (first, None)
         self._sum()
         if os.environ.get(ACTOR) == " " and not self.count:
             warnings.warn(f"there is no {self._file}: observations are not scaled as they were when the weights were learned", RuntimeWarning)
@@ -85,18 +91,21 @@ class Statistics:
             new = np.stack([np.full(self._shape, float(len(values))), values.mean(0), ((values - values.mean(0)) ** 2).sum(0)])
             self._own, self._all = _joined(self._own, new), _joined(self._all, new)
         self._seen += len(values)
-        if self._client is not None and self._seen >= self._due:
+        if self._shares and self._seen >= self._due:
             self._due = self._seen + self._every
             self.sync()
 
     def sync(self) -> None:
         """Exchanges statistics with the broker now. A broker that is away for a while changes nothing."""
-        if self._client is None:
+        if not self._shares:
             return
         try:
-            if self.index is not None:
-                self._client.params[self._slot] = self._own.tobytes()
-            self._read()
+            if self._client is not None:
+                if self.index is not None:
+                    self._client.params[self._slot] = self._own.tobytes()
+                self._read()
+            elif self._slot is not None:
+                self._versions[self._slot] = 0, self._own
         except Error:
             return
         self._sum()

@@ -13,6 +13,7 @@ from replaybus.statistics import Statistics, normalize
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch):
     monkeypatch.setattr(statistics, "_numbers", statistics.collections.defaultdict(statistics.itertools.count))
+    monkeypatch.setattr(statistics, "_here", statistics.collections.defaultdict(dict))
     for name in (statistics.ACTOR, statistics.FOLDER):
         monkeypatch.setenv(name, "")  # and nothing is left of what a test sets
 
@@ -77,6 +78,18 @@ def test_a_run_keeps_them_for_its_weights_and_for_those_who_resume_it(client, tm
     (tmp_path / "kept.npy").write_bytes(b"")
     with pytest.warns(RuntimeWarning):
         assert of_weights("best.weights").statistics.count == 0
+
+
+def test_a_run_in_one_process_shares_them_and_begins_from_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv(statistics.ACTOR, statistics.HERE)
+    monkeypatch.setenv(statistics.FOLDER, str(tmp_path))
+    np.save(tmp_path / "one.npy", np.ones((3, 2)))
+    evaluator, *players = (normalize(Env(), "one", every=1) for _ in range(3))
+    assert [env.statistics.count for env in (evaluator, *players)] == [0] * 3
+    for env, action in zip(players, (4.0, 8.0)):
+        env.reset(), env.step(action)
+    assert evaluator.reset()[0].tolist() == players[1].statistics.scale([0.0, 0.0]).tolist() and evaluator.statistics.count == 4
+    assert (np.load(tmp_path / "one.npy")[:2, 0] == [4, 3]).all()
 
 
 @pytest.mark.parametrize("as_objects", [False, True])
