@@ -477,7 +477,7 @@ rp_status crew_evaluate(struct crew *self, uint64_t steps, uint64_t learner_step
                          .learner_steps = learner_steps};
     struct measured measured;
     RP_TRY(environment_loop_episodes(&self->loops[0], out->episodes, NULL, &measured, err));
-    out->value = measured.episodes ? measured.sum / (double)measured.episodes : 0.0;
+    out->value = measured.sum / (double)measured.episodes; /* of no episodes NaN */
     best_file_offer(&self->best, self->agent->tensors, self->agent->n_policy, out);
     recording_save(self->loops[0].recording, env_name(&self->options.config->environment), out);
     return RP_OK;

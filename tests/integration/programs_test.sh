@@ -65,6 +65,7 @@ expect 3 "no broker answers at ipc://$dir/nobody" "$RP_ACTOR" --set actors.count
     --timeout 200ms
 expect 0 "CartPole-v1 with dqn, seed 1: return" "$RP_SINGLE" --quiet --set actors.count=auto --set learners.count=auto \
     --set stop.steps=200 --set evaluator.episodes=1
+expect 0 '"return": null' "$RP_SINGLE" --quiet --json --set stop.steps=200 --set evaluator.episodes=0
 expect 2 "--index is 'x'; it needs a whole number" "$RP_ACTOR" --index x
 expect 2 "--episodes belongs to --evaluate or --weights" "$RP_ACTOR" --episodes 3
 expect 2 "--timeout is '3'; it needs a number with a unit" "$RP_ACTOR" --timeout 3
