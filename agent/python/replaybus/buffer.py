@@ -89,7 +89,7 @@ def _dones(handle: bool, n: int, done: Any, infos: Any) -> np.ndarray:
         return out
     truncated = _truncated(infos, n)
     if truncated is None:
-        warnings.warn("an episode is done, and its infos have no 'TimeLimit.truncated': if a time limit ended it, give add(..., truncated=...); "
+        warnings.warn("an episode is done, and its infos have no 'TimeLimit.truncated': give add(..., terminated, truncated=truncated); "
                       "if done is never a time limit, give the buffer handle_timeout_termination=False", RuntimeWarning, stacklevel=3)
         return out
     return out * ~truncated
@@ -200,7 +200,8 @@ class ReplayBuffer(Flushing):
                               "rewards": columns["rewards"][-steps:] if self.n_step > 1 else columns["rewards"][-1]})
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Infos = None, truncated: Any = None) -> None:
-        """Adds one transition of each environment. ``truncated``: a time limit ended the episode, which is not ``done`` by it.
+        """Adds one transition of each environment. ``truncated``: a time limit ended the episode. ``done`` is then what Gymnasium calls
+        terminated: where both are true, the episode counts as done.
 
         With ``n_step`` above 1, an ``obs`` that is not the last ``next_obs`` begins an episode, too.
         """
