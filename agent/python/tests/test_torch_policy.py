@@ -140,24 +140,25 @@ def train(network, adam, steps):
     torch.manual_seed(0)
     for _ in range(steps):
         adam.zero_grad()
-        network(torch.randn(8, 3)).square().mean().backward()
+        network(torch.randn(8, 3).to(next(network.parameters()).dtype)).square().mean().backward()
         adam.step()
 
 
-def test_states_of_any_network_with_their_optimiser(client, tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_states_of_any_network_with_their_optimiser(client, tmp_path, dtype):
     """A learner that continues from a file takes the same steps as one that was not interrupted."""
-    network = Any()
+    network = Any().to(dtype)
     adam = torch.optim.Adam(network.parameters(), 0.1)
     publisher = rt.States(client, policy=network).keep(adam=adam)
     train(network, adam, 3)
     publisher.save(tmp_path / "learner.weights", 3)
     publisher.put(3)
     publisher.flush(10)
-    acting = Any()
+    acting = Any().to(dtype)
     rt.load_states(replaybus.weights.decode(client.params["policy"].data), policy=acting)
     assert not any(name.startswith("kept/") for name in replaybus.weights.decode(client.params["policy"].data))
     assert all(torch.equal(a, b) for a, b in zip(network.state_dict().values(), acting.state_dict().values()))
-    again = Any()
+    again = Any().to(dtype)
     other = torch.optim.Adam(again.parameters(), 0.5)
     assert rt.States(client, policy=again).keep(adam=other).load(tmp_path / "learner.weights") == 3
     train(network, adam, 2)

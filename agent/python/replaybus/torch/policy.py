@@ -61,6 +61,12 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
+def _as_is(tensor: torch.Tensor) -> np.ndarray:
+    """The values on the host; numpy has no bfloat16, which becomes uint16 with the same bits."""
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor.view(torch.int16).numpy().view("uint16") if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
 def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
     """Each layer with its name at the C programs, and for the layer after a convolution the number of its filters."""
     found = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
@@ -117,8 +123,8 @@ def _pack(state: Any) -> np.ndarray:
 
     def plain(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            arrays.append(value.detach().cpu().numpy())
-            return {"tensor": len(arrays) - 1}
+            arrays.append(_as_is(value))
+            return {"bfloat16" if value.dtype == torch.bfloat16 else "tensor": len(arrays) - 1}
         if isinstance(value, Mapping):
             return {"dict": [[key, plain(item)] for key, item in value.items()]}
         if isinstance(value, (list, tuple)):
@@ -139,6 +145,8 @@ def _unpack(block: np.ndarray) -> Any:
         (kind, inner), = value.items()
         if kind == "tensor":
             return torch.from_numpy(arrays[f"arr_{inner}"])
+        if kind == "bfloat16":
+            return torch.from_numpy(arrays[f"arr_{inner}"].view("int16")).view(torch.bfloat16)
         if kind == "dict":
             return {key: whole(item) for key, item in inner}
         return {"list": list, "tuple": tuple}[kind](whole(item) for item in inner)
@@ -236,7 +244,7 @@ class States(_Networks):
         super().__init__(client, modules, bf16)
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        return {f"{prefix}/{name}": value.detach().cpu().contiguous().numpy()
+        return {f"{prefix}/{name}": _as_is(value)
                 for prefix, module in self._modules.items() for name, value in module.state_dict().items()}
 
     def _fill(self, tensors: Mapping[str, np.ndarray]) -> None:
