@@ -1090,10 +1090,10 @@ static void finish(struct run *self, rp_error *err)
 
 /* ---- the whole ---- */
 
-/* A new run goes on from nothing: weights that lie in its folder are not its own. */
+/* A new run goes on from nothing: weights and statistics that lie in its folder are not its own. */
 static void set_aside(struct run *self)
 {
-    static const char *const names[] = {LEARNER_STATE_FILE, BEST_WEIGHTS_FILE};
+    static const char *const names[] = {LEARNER_STATE_FILE, BEST_WEIGHTS_FILE, "statistics.npy"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[FOLDER_SIZE + 32], other[FOLDER_SIZE + 40];
         run_folder_path(path, sizeof path, self->options->home.folder, names[i]);

@@ -61,8 +61,10 @@ def test_a_new_run_goes_on_from_nothing():
         equal(stat.S_IMODE(run.folder.stat().st_mode), 0o700, "mode of the folder")
         (place.base / "two").mkdir(mode=0o750)
         shutil.copy(run.folder / "learner.weights", place.base / "two")
+        (place.base / "two" / "statistics.npy").touch()
         again = place.launch("--folder", "two", *sets(*brief))
         again.ends()
         check(" A0205 " not in again.log("learner-0"), "it went on from the weights of another run")
-        check((again.folder / "learner.weights.before").exists(), "the weights of the other run are gone")
+        for name in ("learner.weights", "statistics.npy"):
+            check((again.folder / (name + ".before")).exists(), name + " of the other run is gone")
         equal(stat.S_IMODE(again.folder.stat().st_mode), 0o750, "mode of a folder of the user's")

@@ -24,7 +24,7 @@ import numpy as np
 from . import spaces
 from .adapter.spaces import LAST_OBSERVATION
 from .client import Client
-from .errors import Error
+from .errors import Error, PermissionDenied
 
 # "ENDPOINT INDEX" of the actor that runs here; the evaluator has no index, and that of a file no endpoint; or HERE, a run in one process.
 # And the run's folder.
@@ -102,7 +102,7 @@ class Statistics:
         try:
             if self._client is not None:
                 if self.index is not None:
-                    self._client.params[self._slot] = self._own.tobytes()
+                    self._publish()
                 self._read()
             elif self._slot is not None:
                 self._versions[self._slot] = 0, self._own
@@ -115,6 +115,12 @@ class Statistics:
                 with open(part, "wb") as file:
                     np.save(file, self._all)
                 os.replace(part, self._file)
+
+    def _publish(self) -> None:
+        try:
+            self._client.params[self._slot] = self._own.tobytes()
+        except PermissionDenied as error:  # of an actor on another host: it goes on with what the others have seen, and its own
+            warnings.warn(f"statistics '{self.name}' do not have what this process has seen: {error}", RuntimeWarning)
 
     def _read(self) -> None:
         for slot in self._client.info()["slots"]:

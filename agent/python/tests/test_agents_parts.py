@@ -136,7 +136,8 @@ def test_two_critics_are_two_networks():
     assert (critics(observations, actions)[0] != critics(observations, actions)[1]).all()
 
 
-@pytest.mark.parametrize("key, targets", [(0, [0.5, 0.75, 0.875, 0.9375]), (0.25, [0.25, 0.4375, 0.578125, 0.68359375]), (1, [1] * 4), (2, [1, 1, 3, 3])])
+@pytest.mark.parametrize("key, targets", [(0, [0.5, 0.75, 0.875, 0.9375]), (0.25, [0.25, 0.4375, 0.578125, 0.68359375]),
+                                          (1, [1] * 4), (2, [1, 1, 3, 3])])
 def test_targets_follow_as_the_key_says(key, targets):
     target, module = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
     target.weight.data.fill_(0), module.weight.data.fill_(1)

@@ -13,6 +13,7 @@ import pytest
 import replaybus
 from conftest import fill, insert_rows, served, until
 from replaybus import Field
+from replaybus.statistics import Statistics
 
 
 def test_params(client):
@@ -402,6 +403,11 @@ def test_roles(keys, mode):
             assert next(sampler).data["x"].tolist() == [[1.0]]
         with pytest.raises(replaybus.PermissionDenied):
             actor.params["policy"] = b"weights"
+        Statistics((), client=learner, index=1).update([1.0, 3.0])
+        own = Statistics((), client=actor)
+        with pytest.warns(RuntimeWarning):
+            own.update([8.0])
+        assert own.count == 3 and own.mean == 4  # it reads those of others
         with pytest.raises(PermissionError):
             learner.reset("replay")
         with pytest.raises(replaybus.PermissionDenied):
