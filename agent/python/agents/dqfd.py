@@ -40,7 +40,7 @@ def actor():
             pull(run, q=q)
             with torch.no_grad():
                 actions = q(flat(observations)).argmax(1).numpy()
-            epsilon = linear(1.0, config["actors.epsilon"], run.count * run.steps / max(1, config["actors.epsilon_steps"]))
+            epsilon = linear(1.0, config["actors.epsilon"], run.environment_steps / max(1, config["actors.epsilon_steps"]))
             actions = np.where(rng.random(len(actions)) < epsilon, rng.integers(env.single_action_space.n, size=len(actions)), actions)
             with run.waiting("credit"):
                 observations, rewards, ended = step(env, adder, observations, actions)
