@@ -30,7 +30,7 @@ class Flushing(Closing):
     _keeps: Any = None  # a server that runs as long as this
 
     def __del__(self) -> None:
-        if self._keeps is not None:
+        if self._keeps is not None and self._keeps.running:
             self._end(1.0)  # before the server goes with it
 
     def _give_up(self) -> None:
