@@ -172,6 +172,8 @@ class Normalized:
         return self.statistics.scale(observation, self._clip)
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Mapping[str, Any]] = None) -> tuple:
+        if self.statistics.index is None:
+            self.statistics.sync()  # an evaluator has few observations, and the policy sees those of the newest scale
         observation, info = self.env.reset(seed=seed, options=options)
         return self._scaled(observation), info
 

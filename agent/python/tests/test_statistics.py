@@ -140,5 +140,7 @@ def test_environments_of_actors_and_the_evaluator(client, server, monkeypatch):
     _announce(["-e", server.endpoint, "--evaluate"])
     evaluator = normalize(Env(), "env")
     assert evaluator.reset()[0].tolist() == [-1.0, -1.0] and evaluator.statistics.count == 2
+    env.step(4.0), evaluator.reset()
+    assert evaluator.statistics.count == 3
     os.environ.pop(statistics.ACTOR)
     assert normalize(Env(), "env").statistics.count == 0  # outside of a run
