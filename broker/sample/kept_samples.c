@@ -541,18 +541,6 @@ static bool look_up(struct waiter *waiter, const struct kept_sample *sample)
     return true;
 }
 
-/* Stamps the items that the batch has already, so that they are not picked again. */
-static void stamp_picked(struct waiter *waiter)
-{
-    struct contents *in = &waiter->table->in;
-    for (uint32_t i = 0; i < waiter->picks.n; i++) {
-        uint32_t slot = table_find(waiter->table, waiter->picks.key[i]);
-        if (slot != KEYMAP_NONE && (uint64_t)in->items[slot].insert_ns == waiter->picks.age_ns[i] &&
-            !item_is_hidden(&in->items[slot]))
-            in->items[slot].stamp = waiter->stamp;
-    }
-}
-
 enum kept_found kept_samples_load(struct waiter *waiter)
 {
     struct kept_samples *self = &waiter->samples->kept;
@@ -584,8 +572,6 @@ enum kept_found kept_samples_load(struct waiter *waiter)
     }
     waiter->again = answered;
     waiter_count_empty(waiter);
-    if (!answered && waiter->distinct)
-        stamp_picked(waiter);
     return answered ? KEPT_ANSWERED : KEPT_UNANSWERED;
 }
 

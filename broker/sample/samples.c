@@ -133,6 +133,19 @@ static bool skip_picked(void *ctx, uint32_t slot)
     return self->table->in.items[slot].stamp == self->stamp;
 }
 
+/* Stamps the items that a distinct batch has already, if another batch has picked since: they are not picked again. */
+static void stamp_picked(const struct waiter *self)
+{
+    struct table *table = self->table;
+    for (uint32_t i = 0; i < self->picks.n; i++) {
+        uint32_t slot = table_find(table, self->picks.key[i]);
+        struct item *item = slot == NO_SLOT ? NULL : &table->in.items[slot];
+        if (item && (uint64_t)item->insert_ns == self->picks.age_ns[i] && !item_is_hidden(item))
+            item->stamp = self->stamp;
+    }
+    table->stamped = self->stamp;
+}
+
 static bool skip_none(void *ctx, uint32_t slot)
 {
     (void)ctx, (void)slot;
@@ -365,6 +378,8 @@ static void fill(struct waiter *self)
         return;
     if (granted)
         EFFECT(self->table->loop, together, (size_t)self->want * PICK_BYTES + PICKS_BYTES);
+    if (self->distinct && self->table->stamped != self->stamp)
+        stamp_picked(self);
     if (self->table->in.groups.slots)
         fill_groups(self, granted);
     else

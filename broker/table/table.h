@@ -106,6 +106,7 @@ struct table {
     uint64_t resets;
     int64_t last_insert_ns; /* insert times are strictly increasing: they are the order of insertion */
     uint32_t stamp;         /* of the newest distinct batch */
+    uint32_t stamped;       /* that of the last one that picked */
     uint32_t last_evicted;  /* slot */
     struct chore trimming;  /* evicts the surplus and stale items, while `removing` */
     bool removing;
