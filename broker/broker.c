@@ -485,7 +485,9 @@ static rp_status load(struct broker *self, rp_error *err)
     checkpoints_init(&self->checkpoints, &state, self->stream, self->spill, listener);
     tables_follow(&self->tables, &self->params);
     restore_finish(&self->tables);
-    return self->stream->dropped ? checkpoint_start(self->checkpoints, CHECKPOINT_SYNC, NULL, err) : RP_OK;
+    if (self->stream->dropped && self->checkpoints)
+        return checkpoint_start(self->checkpoints, CHECKPOINT_SYNC, NULL, err);
+    return RP_OK;
 }
 
 static rp_status broker_init(struct broker *self, void *context, rp_error *err)

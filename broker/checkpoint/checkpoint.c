@@ -760,7 +760,8 @@ double checkpoint_progress(const struct checkpoints *self)
 rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reason, uint64_t *number, rp_error *err)
 {
     if (!self)
-        return err_set(err, RP_FAILED_PRECONDITION, "checkpoints are off: write folder in the broker's configuration");
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "checkpoints are off: write folder, and checkpoint.keep above 0, in the broker's configuration");
     if (!self->wanted || reason == CHECKPOINT_ASKED)
         self->reason = reason;
     self->wanted = true;
