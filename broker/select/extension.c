@@ -229,6 +229,7 @@ static const rp_extension_ops extension_priority_diffusion = {
     .create = diffusion_create,
     .destroy = diffusion_destroy,
     .on_insert = diffusion_on_insert,
+    .on_restore = diffusion_on_insert,
     .on_update = diffusion_on_update,
     .on_delete = diffusion_on_delete,
     .on_reset = diffusion_on_reset,

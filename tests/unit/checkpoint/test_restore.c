@@ -97,8 +97,7 @@ CASE(a_smaller_table_keeps_what_fits)
         assert_int_equal(table->in.size, 10);
         for (uint64_t key = 1; key <= 60; key++)
             assert_int_equal(table_find(table, key) != KEYMAP_NONE, key > 50);
-        assert_int_equal(table->limiter.inserts, 60);
-        assert_int_equal(table->limiter.deletes, 50);
+        assert_true(table->limiter.inserts == 60 && table->limiter.deletes == 50);
         embed_settle(&f->embed);
         if (round > 0)
             twin_checkpoint(&f->embed);
@@ -123,8 +122,8 @@ CASE(times_sampled_above_a_new_limit_remove_the_item)
     assert_true(often > 0);
     twin_kill(&f->embed);
     again(f, textf(PLAIN, 100, ", max_times_sampled: 10"), NULL);
-    assert_int_equal(embed_table(&f->embed, "t")->in.size, 5 - often);
-    assert_int_equal(embed_table(&f->embed, "t")->limiter.samples, 50);
+    const struct table *table = embed_table(&f->embed, "t");
+    assert_true(table->in.size == 5 - often && table->limiter.samples == 50);
 }
 
 /* Starts a broker from the files with this metadata, and checks what it shows of its table. */
@@ -161,24 +160,36 @@ TEST(metadata_is_kept_unless_the_configuration_has_other)
     twin_folder_fini(&folder);
 }
 
+#define OTHER "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+
+/* Items are dropped also where no checkpoint can say so. */
 CASE(tables_come_and_go)
 {
     begin(f, 20);
-    again(f, "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n",
-          "checkpoint: {load: drop_tables}\n");
+    embed_start(&f->embed, OTHER,
+                textf("folder: %s\njournal: off\ncheckpoint: {keep: 0, load: drop_tables}\n", f->folder.path));
+    twin_kill(&f->embed);
+    again(f, OTHER, "checkpoint: {load: drop_tables}\n");
     assert_int_equal(embed_table(&f->embed, "other")->in.size, 0);
     struct testpeer *peer = testpeer_opened(&f->embed, false);
     testpeer_inserted(peer, "other", 500, 3, 1);
     twin_kill(&f->embed);
     /* In another order, with a third. */
     again(f,
-          textf("  - {name: third, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n"
-                "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n" PLAIN,
-                100, ""),
+          textf("  - {name: third, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n" OTHER PLAIN, 100, ""),
           NULL);
     assert_int_equal(embed_table(&f->embed, "other")->in.size, 3);
     assert_true(table_find(embed_table(&f->embed, "other"), 501) != KEYMAP_NONE);
     assert_int_equal(embed_table(&f->embed, "third")->in.size, 0);
+}
+
+CASE(extensions_know_what_was_restored)
+{
+    begin(f, 3);
+    again(f, textf(PLAIN, 100, ", extensions: [{kind: priority_diffusion}]"), NULL);
+    const struct table *table = embed_table(&f->embed, "t");
+    testpeer_update(testpeer_new(&f->embed), "t", 1, (const uint64_t[]){2}, (const double[]){8});
+    assert_true(table->in.items[table_find(table, 1)].priority == 4);
 }
 
 static struct broker *refused(const struct twin_folder *folder, const char *tables, const char *more, rp_error *error)
@@ -216,10 +227,7 @@ CASE(another_signature_is_refused)
     twin_kill(&f->embed);
     refused(&f->folder, textf(PLAIN, 100, ", signature: {x: [float32, 4]}"), NULL, &err);
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(err.text, "'t'"));
-    assert_non_null(strstr(err.text, "'x' is uint64"));
-    assert_non_null(strstr(err.text, "float32"));
-    assert_non_null(strstr(err.text, "checkpoint.load"));
+    HAS(err.text, "'t'", "'x' is uint64", "float32", "checkpoint.load");
     err = (rp_error){0};
     refused(&f->folder, textf(PLAIN, 100, ", signature: {y: uint64}"), NULL, &err);
     assert_non_null(strstr(err.text, "'y'"));
