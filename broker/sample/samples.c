@@ -676,9 +676,9 @@ void samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx)
     kept_samples_each(samples, fn, ctx);
     for (struct wait *wait = samples->peers->waits.first; wait; wait = wait->next) {
         const struct waiter *waiter = sample_of(wait);
-        if (!waiter || !wait->client || !waiter->picks.n || (waiter->lease && !waiter->again))
-            continue; /* without a reply, a lease ends with the broker */
-        if (waiter->again && !waiter->table->one_by_one)
+        if (!waiter || !wait->client || !waiter->picks.n)
+            continue;
+        if (waiter->again && !picks_leave(waiter->table, waiter->flags))
             continue; /* it is kept, and was given above */
         struct kept_image image = {kept_samples_info(waiter), waiter->picks};
         fn(ctx, &image);

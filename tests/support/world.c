@@ -151,7 +151,7 @@ static void do_lease(struct world *self)
     const char *table = names[below(self, 2)];
     if (below(self, 2)) {
         peer->lease_ms = 1 + below(self, 300);
-        testpeer_sample(peer, table, 1 + below(self, 6), 0, below(self, 2) ? FLEXIBLE : 0);
+        testpeer_sample(peer, table, 1 + below(self, 6), below(self, 2) ? 0 : 50, below(self, 2) ? FLEXIBLE : 0);
         peer->lease_ms = 0;
         embed_settle(&self->embed);
         return;
