@@ -943,7 +943,7 @@ static rp_status apply_number(struct loading *self, const void *body)
     return RP_OK;
 }
 
-void loading_clamp(struct loading *self, int64_t now)
+void loading_end_process(struct loading *self, int64_t now)
 {
     for (uint32_t i = 0; i < self->n_tables; i++)
         clamp_times(&self->tables[i], now);
@@ -951,10 +951,16 @@ void loading_clamp(struct loading *self, int64_t now)
     for (uint32_t i = 0; i < params->n_slots; i++)
         if (params->slots[i].put_ns > now)
             params->slots[i].put_ns = now;
-    for (struct loaded_selection *at = TAILQ_FIRST(&self->kept); at; at = TAILQ_NEXT(at, link))
+    for (struct loaded_selection *at = TAILQ_FIRST(&self->kept), *next; at; at = next) {
+        next = TAILQ_NEXT(at, link);
+        if (at->kept.info.flags & PICK_LEASED && !at->kept.info.answered) {
+            selection_drop(self, at);
+            continue;
+        }
         for (uint32_t i = 0; i < at->kept.picks.n; i++)
             if ((int64_t)at->kept.picks.age_ns[i] > now)
                 at->kept.picks.age_ns[i] = (uint64_t)now;
+    }
 }
 
 static rp_status apply_start(struct loading *self, const void *body)
@@ -970,7 +976,7 @@ static rp_status apply_start(struct loading *self, const void *body)
     self->adjust = add_times(zero, -self->state->loop->wall_offset_ns);
     self->instance = start->instance;
     if (self->started)
-        loading_clamp(self, time_here(self, start->clock_ns));
+        loading_end_process(self, time_here(self, start->clock_ns));
     self->started = true;
     return RP_OK;
 }

@@ -109,8 +109,9 @@ void loading_init(struct loading *self, const struct durable_state *state, struc
 void loading_fini(struct loading *self);
 /* Applies an entry: load.apply. */
 rp_status loading_apply(void *loading, enum load_phase phase, const struct entry_view *entry, rp_error *err);
-/* Nothing that was loaded so far is newer than this time. The order of insertion stays. */
-void loading_clamp(struct loading *self, int64_t now);
+/* The process that wrote what was loaded so far has ended. Nothing is newer than this time; the order of insertion stays. A lease without
+ * an answer has ended, too, and its sample is forgotten: its items return. */
+void loading_end_process(struct loading *self, int64_t now);
 /* Returns the number of items in all tables. */
 uint64_t loading_items(const struct loading *self);
 /* Calls fn (may be NULL) for every chunk of items and samples, in the order of their places. Without a broker: of all tables. */

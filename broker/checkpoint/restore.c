@@ -514,7 +514,7 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
             selector_load(from, which);
         limiter_restore(table, &from->limiter);
         table_copy_counters(&table->stats.base, &table->restored.base);
-        table->last_insert_ns = self->state->loop->now_ns; /* no item is newer: see loading_clamp */
+        table->last_insert_ns = self->state->loop->now_ns; /* no item is newer: see loading_end_process */
         if (table->in.size)
             table_newest_layout(table, table->in.items[aged[table->in.size - 1].value].span.layout);
         extensions_restore(table, aged);
@@ -561,8 +561,8 @@ static void selections_restore(struct loading *self)
         bool lost = false;
         for (uint32_t i = 0; at->configured && i < picks->n_refs; i++)
             lost |= chunk_is_lost(picks->refs[i]);
-        if (!at->configured || !n || lost || (at->kept.info.flags & PICK_LEASED && !at->kept.info.answered))
-            continue; /* items of a lease that was not answered return */
+        if (!at->configured || !n || lost)
+            continue;
         at->kept.info.holds = picks->n_refs > 0;
         for (uint32_t i = 0; i < n && at->kept.info.holds; ref += picks->chunks[i++]) {
             picks->step[i] = picks->refs[ref]->step + picks->offset[i];
@@ -599,7 +599,7 @@ static void log_notes(const struct load *files)
 /* Makes what was loaded complete. newest: it is the newest state, with a whole journal. */
 static rp_status loading_finish(struct loading *self, bool newest, rp_error *err)
 {
-    loading_clamp(self, self->state->loop->now_ns);
+    loading_end_process(self, self->state->loop->now_ns);
     for (uint32_t i = 0; i < self->n_layouts; i++)
         if (self->layouts[i])
             layouts_release(self->state->layouts, self->layouts[i]);

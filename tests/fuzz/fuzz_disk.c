@@ -51,7 +51,7 @@ static void walk(const uint8_t *record, size_t size, uint64_t at)
         CHECK(status == RP_OK || err.text[0] != '\0');
     }
     check_state(&state);
-    loading_clamp(&state.loading, INT64_C(1) << 60);
+    loading_end_process(&state.loading, INT64_C(1) << 60);
     check_state(&state);
     offline_fini(&state);
 }

@@ -251,7 +251,7 @@ CASE(clocks)
     assert_int_equal(f->params.slots[0].put_ns, 1000);
     put_insert(0, 5, 6, 1, 50001, 0, 0, 1);
     sure(f);
-    loading_clamp(&f->loading, 500);
+    loading_end_process(&f->loading, 500);
     for (uint32_t i = 0; i < 6; i++)
         assert_int_equal(items[i].insert_ns, 500 - 5 + i);
 }
@@ -267,7 +267,7 @@ CASE(far_clocks)
     begin(f, -far, far, 2);
     begin(f, far, -far, 3);
     const struct item *items = f->loading.tables[0].table->in.items;
-    loading_clamp(&f->loading, far);
+    loading_end_process(&f->loading, far);
     assert_true(items[0].insert_ns >= items[1].insert_ns);
 }
 

@@ -11,11 +11,9 @@
 /* Selectors without chance give the same items in the same order; extensions know the items. */
 static void check_selectors(struct world *old, struct world *new)
 {
-    static const char *const sampled[] = {"fifo", "queue", "stack", "teams", "pairs"};
-    for (uint32_t i = 0; i < 5; i++)
-        twin_drain(&old->embed, &new->embed, sampled[i], i == 2);
-    twin_drain(&old->embed, &new->embed, "heap", false);
-    twin_drain(&old->embed, &new->embed, "any", true);
+    static const char *const names[] = {"fifo", "queue", "stack", "teams", "pairs", "heap", "any"};
+    for (uint32_t i = 0; i < 7; i++)
+        twin_drain(&old->embed, &new->embed, names[i], i == 2 || i == 6);
 }
 
 TEST(a_broker_goes_on_from_its_files_again_and_again)
@@ -26,6 +24,7 @@ TEST(a_broker_goes_on_from_its_files_again_and_again)
         world_run(now, 150);
         world_twin(now, next, NULL);
         twin_check(&now->embed, &next->embed);
+        twin_check_files(&next->embed, &next->folder);
         if (round == 5)
             check_selectors(now, next);
         world_follow(next, now);
