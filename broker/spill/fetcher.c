@@ -78,7 +78,7 @@ static void read_run(struct segments_read *self, struct fetch_job *jobs, uint32_
     struct reader *from = segment_reader(self, disk_number(jobs->at), err);
     rp_status status = RP_OK;
     if (!from) /* a file that is gone or overwritten stays so; a lack of descriptors or memory may end */
-        status = err->status == RP_NOT_FOUND || err->status == RP_BAD_MESSAGE ? RP_DATA_LOSS : RP_IO;
+        status = err->status == RP_NOT_FOUND || err->status == RP_BAD_MESSAGE ? RP_DATA_LOSS : RP_NO_MEMORY;
     else
         from->piece = bytes;
     for (uint32_t i = 0; i < n; i++)

@@ -294,8 +294,10 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
     rp_status status = RP_NO_MEMORY;
     char why[256] = "no memory to read it";
     if (waiter->park.broken) { /* nothing is dropped: the client asks again */
+        const struct need *need = need_find(self, picks->refs[waiter->park.at - 1]);
+        snprintf(text, size, "%u items could not be read from the broker's disk now: %s", before,
+                 need->why ? need->why : "no memory");
         unpin(self, waiter);
-        snprintf(text, size, "no memory to read %u items from the broker's disk", before);
         return RP_NO_MEMORY;
     }
     /* All pins go: the reply is built right after, or the waiter is held and parked again. */
