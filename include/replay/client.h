@@ -73,7 +73,7 @@ RP_API rp_client *rp_client_connect(const char *endpoints, const rp_client_optio
 RP_API rp_client *rp_client_open(const char *endpoints, const rp_client_options *options, rp_error *err);
 RP_API rp_status rp_client_wait(rp_client *client, int64_t timeout_ms, rp_error *err);
 /* Ends requests that still wait with RP_CANCELLED. Destroy all its other objects first: for those that are left the
- * log has C0107, their calls fail or wait in vain, and what they need is never freed. Nulls *client. */
+ * log has C0107, calls that need the broker return RP_CANCELLED, and what they need is never freed. Nulls *client. */
 RP_API void rp_client_destroy(rp_client **client);
 RP_API int32_t rp_client_get_state(rp_client *client);
 /* Fills *out; set out->struct_size first. */

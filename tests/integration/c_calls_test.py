@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import threading
 
 from harness import check, contains, equal
 
@@ -85,16 +86,24 @@ def test_what_is_not_there():
 
 
 def test_a_client_that_goes_first():
-    """Its end does not wait for its objects, and theirs not for a connection that is gone; the log says what is wrong."""
-    lines = []
+    """Its end does not wait for its objects, and neither theirs nor a call waits for a connection that is gone; the log says what is wrong."""
+    lines, ended = [], []
     logger = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)(lambda _, level, line: lines.append(line.decode()))
     call("rp_log_set", logger, None, 2)
     server = object_of("rp_server_start", None, None)
     client = client_of(server)
     writer, reduce = writer_of(client), object_of("rp_reduce_join", client, b"g", MS)
     sampler, addition = object_of("rp_sampler_new", client, b"replay", None), object_of("rp_counter_begin", client, b"c", ctypes.c_int64(1))
+    def wait():
+        ended.append(call("rp_sampler_next", sampler, ctypes.byref(ctypes.c_void_p()), ctypes.c_int64(-1), None))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
     call("rp_client_destroy", ctypes.byref(client))
     contains("\n".join(lines), "C0107", "alive=4")
+    wait()
+    waiting.join(60)
+    equal(ended, [CANCELLED, CANCELLED], "a wait before the end, and one after it")
     equal(call("rp_reduce_leave", ctypes.byref(reduce), MS, ctypes.byref(err)), CANCELLED)
     call("rp_counter_forget", ctypes.byref(addition))
     call("rp_sampler_destroy", ctypes.byref(sampler))

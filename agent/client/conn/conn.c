@@ -133,7 +133,8 @@ bool conn_is_foreign(const struct conn *self)
 
 rp_status conn_check_process(const struct conn *self, rp_error *err)
 {
-    return conn_check_forks(self->forks, self->pid, err);
+    RP_TRY(conn_check_forks(self->forks, self->pid, err));
+    return atomic_load(&self->ended) ? conn_stopped(err) : RP_OK;
 }
 
 rp_status conn_check_forks(uint32_t forks, pid_t pid, rp_error *err)
@@ -1144,8 +1145,9 @@ static void *io_main(void *arg)
 
 /* ---- waits of the callers */
 
-/* Longest sleep of a host before the connection does its own work again. */
+/* Longest sleep of a host before the connection does its own work again, and of a caller before it looks whether there still is one. */
 #define HOST_SLEEP_MS 100
+#define LOOK_NS NS_PER_S
 
 /* Does the thread's work: sends what was submitted, lets the host run, and takes its replies. If there is no reply, the host
  * sleeps. */
@@ -1174,8 +1176,11 @@ static bool wait_once(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *
 
 bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns)
 {
-    bool in_time = wait_once(self, cond, mutex, conn_watch_begin(deadline_ns));
-    return conn_watch_end(mutex, deadline_ns, in_time);
+    int64_t until = conn_watch_begin(deadline_ns), look = clock_ns() + LOOK_NS;
+    if (atomic_load(&self->ended))
+        return conn_watch_stop();
+    bool in_time = wait_once(self, cond, mutex, until < look ? until : look);
+    return conn_watch_end(mutex, deadline_ns, in_time || look < until);
 }
 
 void conn_look(struct conn *self)

@@ -102,7 +102,7 @@ void conn_number(struct conn *self, uint32_t shard);
 void conn_stop(struct conn *self);
 /* Ends all requests with RP_CANCELLED and stops the thread. It must have no users. */
 void conn_destroy(struct conn **self);
-/* The same of a connection that has users, whose memory stays for them: all that they ask for ends with RP_CANCELLED. */
+/* The same of a connection that has users, whose memory stays for them: their calls end with RP_CANCELLED. */
 void conn_abandon(struct conn *self);
 /* An object that must go before the connection counts as a user of it: parts do by themselves. */
 void conn_hold(struct conn *self);
@@ -110,7 +110,8 @@ void conn_let_go(struct conn *self);
 uint32_t conn_users(struct conn *self);
 
 /* RP_FAILED_PRECONDITION: this process was forked from the one that made the connection. The threads and sockets of the
- * connection are not here, and its locks may be held for ever: every public call checks this before it takes a lock. */
+ * connection are not here, and its locks may be held for ever: every public call checks this before it takes a lock. RP_CANCELLED: the
+ * client was destroyed. */
 rp_status conn_check_process(const struct conn *self, rp_error *err);
 /* The same of something that has noted forks_count and the process id when it was made. */
 rp_status conn_check_forks(uint32_t forks, pid_t pid, rp_error *err);

@@ -30,7 +30,7 @@ bool conn_is_stopped(void)
 
 rp_status conn_stopped(rp_error *err)
 {
-    return err_set(err, RP_CANCELLED, "the caller has ended the wait");
+    return err_set(err, RP_CANCELLED, "the caller has ended the wait, or destroyed the client");
 }
 
 int64_t conn_deadline(int64_t timeout_ms)
@@ -64,6 +64,12 @@ int64_t conn_watch_begin(int64_t deadline_ns)
 {
     watch.stopped = false;
     return watch.fn && watch.next_ns < deadline_ns ? watch.next_ns : deadline_ns;
+}
+
+bool conn_watch_stop(void)
+{
+    watch.stopped = true;
+    return false;
 }
 
 bool conn_watch_end(pthread_mutex_t *mutex, int64_t deadline_ns, bool in_time)

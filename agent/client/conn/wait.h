@@ -19,7 +19,8 @@ int64_t conn_left_ms(int64_t deadline_ns);
 /* Waits for a condition that another thread signals. False: the deadline has passed. */
 bool conn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
 
-/* True if the function of rp_wait_set has ended a wait of this thread since it last called conn_deadline or conn_wait. */
+/* True if the function of rp_wait_set, or the end of the client, has ended a wait of this thread since it last called conn_deadline or
+ * conn_wait. */
 bool conn_is_stopped(void);
 /* Sets err for a wait that was ended so: RP_CANCELLED. */
 rp_status conn_stopped(rp_error *err);
@@ -28,5 +29,7 @@ rp_status conn_stopped(rp_error *err);
  * or the function has ended the wait. */
 int64_t conn_watch_begin(int64_t deadline_ns);
 bool conn_watch_end(pthread_mutex_t *mutex, int64_t deadline_ns, bool in_time);
+/* Ends a wait for which there is no I/O thread any more; returns false. */
+bool conn_watch_stop(void);
 
 #endif
