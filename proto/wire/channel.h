@@ -39,11 +39,13 @@ struct port {
     struct channel *channel;
 };
 
-/* Makes a message with a copy of the data, which is NULL if it has no bytes. False: no memory. */
+/* Makes a message with a copy of the data, which is NULL if it has no bytes. False: no memory, and the message is empty. */
 static inline bool message_copy(zmq_msg_t *message, const void *data, size_t size)
 {
     bool ok = zmq_msg_init_size(message, size) == 0;
-    if (ok && data)
+    if (!ok)
+        zmq_msg_init(message); /* libzmq leaves one that cannot be closed */
+    else if (data)
         memcpy(zmq_msg_data(message), data, size);
     return ok;
 }

@@ -9,7 +9,7 @@ import threading
 
 from harness import check, contains, equal
 
-OK, INVALID_ARGUMENT, CANCELLED, FLOAT32, PAUSE, GO = 0, 1, 11, 6, 32, 64
+OK, INVALID_ARGUMENT, CANCELLED, NO_MEMORY, FLOAT32, PAUSE, GO = 0, 1, 11, 16, 6, 32, 64
 
 
 class Error(ctypes.Structure):
@@ -77,6 +77,11 @@ def test_what_is_not_there():
         equal(call("rp_info_find", info, b"tables", None, gives=ctypes.c_void_p), None)
         call("rp_info_free", ctypes.byref(info))
         mistaken("rp_admin_set_limiter", client, b"t", ctypes.byref(Change(ctypes.sizeof(Change), PAUSE | GO)), MS, None)
+        publisher = object_of("rp_publisher_new", client, b"p")
+        mistaken("rp_publisher_put", publisher, None, ctypes.c_uint64(5))
+        mistaken("rp_params_put", client, b"p", None, ctypes.c_uint64(5), MS, None)
+        equal(call("rp_publisher_put", publisher, b"x", ctypes.c_uint64(1 << 62), None), NO_MEMORY)
+        equal(call("rp_publisher_destroy", ctypes.byref(publisher), MS, None), OK)
         writer = writer_of(client)
         mistaken("rp_writer_end_episode", writer, 12345, MS)
         mistaken("rp_writer_check_item", writer, b"t", ctypes.byref(Slice(b"\xff\xfe", 0, 1, -1)), 1)

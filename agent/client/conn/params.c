@@ -712,6 +712,8 @@ static const struct conn_part_ops publisher_ops = {.up = publisher_up, .down = s
 /* Copies bytes into a message. */
 static rp_status copy_bytes(zmq_msg_t *out, const void *data, uint64_t bytes, rp_error *err)
 {
+    if (bytes && !data)
+        return err_set(err, RP_INVALID_ARGUMENT, "the data is missing");
     return bytes <= SIZE_MAX && message_copy(out, data, (size_t)bytes)
                ? RP_OK
                : err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
