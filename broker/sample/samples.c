@@ -16,8 +16,6 @@
 
 #define PICK_AT_ONCE 256u
 #define SPARE_WAITERS 64u
-/* Most chunks of a reply: more would take too long. A batch is cut short there. */
-#define CHUNKS_PER_REPLY (1u << 20)
 
 struct waiter *waiter_new(struct samples *samples, struct table *table)
 {

@@ -40,6 +40,8 @@ struct watchers {
 };
 
 #define SAMPLE_MAX_ITEMS CONFIG_MAX_BATCH
+/* Most chunks of a reply: more would take too long. A batch is cut short there, and a fetch refused. */
+#define CHUNKS_PER_REPLY (1u << 20)
 
 /* The disk as a second tier for chunks (spill/). ctx NULL: all chunks are in memory. */
 struct sample_parking {

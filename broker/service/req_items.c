@@ -205,14 +205,20 @@ rp_status req_fetch(struct service *service, struct request *request, rp_error *
                        ask.key.n);
     struct waiter *waiter = waiter_new(service->samples, table);
     waiter->picks.table_size = table->in.size;
+    const struct picks *picks = &waiter->picks;
     bool ok = true;
-    for (uint32_t i = 0; ok && i < ask.key.n; i++) {
+    for (uint32_t i = 0; ok && i < ask.key.n && picks->n_refs <= CHUNKS_PER_REPLY; i++) {
         uint32_t slot = table_find(table, pb_u64(&ask.key, i));
         if (slot != KEYMAP_NONE)
             ok = picks_add_member(&waiter->picks, table, slot, 0);
     }
-    if (!ok || !waiter->picks.n) {
+    bool many = picks->n_refs > CHUNKS_PER_REPLY;
+    if (!ok || many || !picks->n) {
         waiter_release(waiter);
+        if (many)
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "the items of %u keys run over more than %u chunks, too many for one reply: split them",
+                           ask.key.n, CHUNKS_PER_REPLY);
         return ok ? err_set(err, RP_NOT_FOUND, "none of the %u keys is in table '%s'", ask.key.n, table->name)
                   : err_set(err, RP_NO_MEMORY, "no memory to fetch %u items", ask.key.n);
     }

@@ -323,6 +323,22 @@ def test_odd_chunk_numbers(world):
 
 
 @attack
+def test_items_over_many_chunks(world):
+    """A reply has at most 2^20 chunks, whatever is asked for: a sample is cut short, and a fetch refused."""
+    actor, service = world.actor("long"), world.service()
+    layout, chunks = actor.layout("target", WHOLE), [actor.chunk(rows(t, 1), 1) for t in range(1024)]
+    service.reset("target")
+    key = actor.item(layout, chunks[0], 0, 1024)
+    check(actor.send() and actor.flush(), "not resolved")
+    sample, _ = service.ask("sample", pb.Sample(table="target", count=2048, timeout_ms=1000))
+    equal((sample.sample.partial, len(sample.sample.key)), (True, 1024))
+    for count, status in ((1024, OK), (1025, INVALID_ARGUMENT)):
+        equal(service.ask("fetch", pb.Fetch(table="target", key=[key] * count), check=False)[0].status, status, count)
+    service.reset("target")
+    actor.bye()
+
+
+@attack
 def test_sessions_opened_and_dropped(world):
     """10,000 sessions, 2,000 at once, each with a connection of its own, none of which says goodbye."""
     at_once, rounds = 2000, 5
