@@ -513,6 +513,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     if (!self->peers.channels)
         RP_TRY(identities_open(&self->peers, err));
     RP_TRY(load(self, err));
+    self->layouts.most = (uint64_t)self->config->memory_limit / 16 + (8u << 20);
     start_service(self);
     RP_TRY(sockets_open(&self->peers, context, err));
     self->second = (struct timer){.fire = every_second, .ctx = self};

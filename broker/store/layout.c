@@ -223,7 +223,8 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
     struct layout *layout = idmap_get(&self->by_hash, hash);
     if (layout && (layout->wire_size < size || memcmp(layout->wire + layout->wire_size - size, body, size) != 0))
         layout = NULL;
-    uint32_t id = layout ? layout->id : layouts_free_id(self);
+    bool full = self->most && self->bytes + size > self->most;
+    uint32_t id = layout ? layout->id : full ? UINT32_MAX : layouts_free_id(self);
     if (layout || id == UINT32_MAX) {
         free(body);
         if (layout)
@@ -241,6 +242,7 @@ struct layout *layouts_intern(struct layouts *self, const Replay__Layout *wire, 
                               .n_fields = (uint32_t)wire->n_fields,
                               .fields = need_alloc(wire->n_fields * sizeof *layout->fields)};
     layout_wrap(layout, body, size);
+    self->bytes += layout->wire_size;
     free(body);
     for (size_t i = 0; i < wire->n_fields; i++) {
         const Replay__Field *field = wire->fields[i];
@@ -284,6 +286,7 @@ void layouts_release(struct layouts *self, struct layout *layout)
         self->first_free = layout->id;
     if (idmap_get(&self->by_hash, layout->hash) == layout)
         idmap_remove(&self->by_hash, layout->hash);
+    self->bytes -= layout->wire_size;
     layout_free(layout);
 }
 

@@ -64,7 +64,8 @@ struct layout {
 struct layouts {
     struct layout **list; /* by id; NULL: free */
     uint32_t count, capacity;
-    uint32_t first_free; /* places before this one are used */
+    uint32_t first_free;  /* places before this one are used */
+    uint64_t bytes, most; /* that they take, and may take; 0: no limit */
     struct idmap by_hash;
 };
 

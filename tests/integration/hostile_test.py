@@ -339,6 +339,21 @@ def test_items_over_many_chunks(world):
 
 
 @attack
+def test_layouts_without_end(world):
+    """A layout of a few bytes is kept with the columns of its stream, as replies have it: what all of them take is bounded."""
+    before = world.memory()
+    for k in range(20):
+        actor = world.actor("wide", [pb.Column(name="%d %d %s" % (k, i, "n" * 200), dtype="uint8") for i in range(255)])
+        for i in range(100):
+            actor.layout("target", [pb.Field(name="f%d" % i, column=0)])
+        actor.push_message(actor.build())
+        check(actor.wait_until(lambda: actor.credit.received == actor.last_number, 5), "not received")
+        actor.close()
+    check(world.memory() < before + ((64 + 150 * SANITIZED) << 20), "memory", world.memory() - before)
+    write_and_leave(world, "after")
+
+
+@attack
 def test_sessions_opened_and_dropped(world):
     """10,000 sessions, 2,000 at once, each with a connection of its own, none of which says goodbye."""
     at_once, rounds = 2000, 5
