@@ -10,6 +10,7 @@
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
+#include "proto/base/utf8.h"
 #include "proto/wire/pb.h"
 
 #define DURATION_MOST_MS 60000u
@@ -104,10 +105,13 @@ struct trace_answer {
     uint32_t n;
 };
 
-/* Moves spans into a frame of the reply. */
+/* Moves spans into a frame of the reply. Names may be cut in the middle of a character. */
 static void add_process(struct trace_answer *self, Replay__TraceSpans *process, struct trace_span **spans, uint32_t n)
 {
     zmq_msg_t *frame = &self->payload[self->n];
+    utf8_clean(process->name, strlen(process->name));
+    for (size_t i = 0; i < process->n_text; i++)
+        utf8_clean(process->text[i], strlen(process->text[i]));
     self->processes[self->n++] = process;
     if (n && zmq_msg_init_data(frame, *spans, n * sizeof **spans, free_message, NULL) == 0) {
         *spans = NULL;
