@@ -177,7 +177,7 @@ rp_status req_cancel(struct service *service, struct request *request, rp_error 
     (void)err;
     const Replay__Cancel *ask = (const Replay__Cancel *)request->body;
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
-    for (size_t i = 0; i < ask->n_id && i < SAMPLE_MAX_ITEMS; i++) {
+    for (size_t i = 0; i < ask->n_id; i++) {
         struct wait *wait = wait_find(&service->peers->waits, request->head.client, ask->id[i]);
         if (wait) {
             struct waiter *sample = sample_of(wait);

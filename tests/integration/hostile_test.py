@@ -390,8 +390,9 @@ def test_sessions_opened_and_dropped(world):
 
 @attack
 def test_names_without_end(world):
-    """Slots, counters and groups under ever new or overlong names."""
+    """Slots, counters and groups under ever new or overlong names; and every id of a long cancel counts."""
     service = world.service()
+    equal(service.ask("cancel", pb.Cancel(id=range(1, 10001)))[0].change.missing, 10000)
     long = "n" * 300
     for name, body, payload in (("params_put", pb.ParamsPut(name=long), [b"x"]),
                                 ("counter", pb.Counter(name=long, add=1), []),
