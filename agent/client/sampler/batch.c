@@ -10,6 +10,7 @@
 #include "agent/client/conn/client.h"
 #include "proto/base/error.h"
 #include "proto/base/forks.h"
+#include "proto/base/utf8.h"
 
 struct batch_pool {
     uint32_t forks; /* of this process when the pool was made */
@@ -221,7 +222,7 @@ static void set_views(struct rp_batch *self, const struct batch_spec *spec, uint
 void batch_set_text(struct rp_batch *self, const char *text, size_t size)
 {
     if (size >= sizeof self->text)
-        size = sizeof self->text - 1;
+        size = utf8_whole(text, sizeof self->text - 1);
     if (size)
         memcpy(self->text, text, size);
     self->text[size] = '\0';

@@ -6,6 +6,7 @@
 
 #include "proto/base/log.h"
 #include "proto/base/trace.h"
+#include "proto/base/utf8.h"
 
 /* Messages that are sent in one wake-up before replies are read again. */
 #define MESSAGES_PER_TURN 64u
@@ -773,6 +774,7 @@ static void reject(struct outbox *self, uint32_t t, rp_status status, uint64_t k
     if (t < self->n_tables)
         snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
     snprintf(rejection.text, sizeof rejection.text, "%s", text);
+    rejection.text[utf8_whole(rejection.text, strlen(rejection.text))] = '\0';
     handoff_reject(self->handoff->news, &rejection);
 }
 

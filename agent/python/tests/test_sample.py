@@ -124,6 +124,20 @@ def test_arrays_of_a_batch(client):
         assert sampler.stats()["items"] == 50
 
 
+@pytest.mark.parametrize("name", ["\u00e9" * 127, "a" + "\u00e9" * 127])
+def test_texts_end_with_a_whole_letter(name):
+    with served(replaybus.Table(name, max_bytes=64)) as client, client.writer(keep_alive=40) as writer:
+        for _ in range(40):
+            writer.append({"x": np.float32(1)})
+        writer.item(name)
+        with pytest.raises(replaybus.ResourceExhausted):
+            writer.item(name, slices=40)
+            writer.flush()
+        assert [len(str(rejection.error)) > 100 for rejection in writer.rejections()] == [True]
+        info = client.sample(name, 2, distinct=True, timeout=0).info
+        assert info["partial"] and len(info["text"]) > 100
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_items_of_different_fields(caplog, shards):
     with served(replaybus.Table("t"), shards=shards) as client:
