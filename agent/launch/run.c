@@ -2,6 +2,7 @@
 #include "agent/launch/run.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include "agent/launch/process/machine.h"
 #include "agent/launch/run_state.h"
 #include "agent/run/worker.h"
+#include "proto/base/crc32c.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "replay/admin.h"
@@ -464,19 +466,34 @@ static void fill_steps(struct run *self)
     put_back(self);
 }
 
-/* A new run may begin with the tables of another one (broker.folder), and those with its counters and
- * parameters. How far that one was is not how far this one is. */
+/* The tables of a run may be those of another one (broker.folder), whose counters and parameters come with them: a counter says whose they
+ * are. How far that one was is not how far this one is. */
 static bool forget(struct run *self)
 {
-    static const char *const names[] = {COUNTER_STEPS, COUNTER_TAKEN, COUNTER_LEARNER_STEPS, COUNTER_LEARNER_END};
-    if (self->options->before || !config_folder(&self->config->broker))
+    char real[PATH_MAX];
+    const char *folder = realpath(self->options->home.folder, real) ? real : self->options->home.folder;
+    int64_t whose = 0, ours = crc32c(0, folder, strlen(folder)), steps = (int64_t)self->steps_before;
+    const struct {
+        const char *name;
+        int64_t least, most;
+    } counts[] = {{COUNTER_STEPS, 0, steps},
+                  {COUNTER_TAKEN, 0, steps},
+                  {COUNTER_LEARNER_STEPS, 0, (int64_t)self->learner_steps_before},
+                  {COUNTER_LEARNER_END, 0, 0},
+                  {COUNTER_RUN, ours, ours}};
+    if (!config_folder(&self->config->broker))
+        return true;
+    if (rp_counter_read(observer_client(self->observer), COUNTER_RUN, RUN_POLL_MS, &whose, NULL) != RP_OK)
+        return false;
+    if (self->options->before && whose == ours)
         return true;
     observer_poll(self->observer, RUN_POLL_MS, &self->seen);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (!bound_counter(self, names[i], 0, 0))
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (!bound_counter(self, counts[i].name, counts[i].least, counts[i].most))
             return false;
     self->policy_before = self->seen.policy;
-    self->seen.steps = self->seen.taken = self->seen.learner_steps = 0;
+    self->seen.steps = self->seen.taken = self->steps_before;
+    self->seen.learner_steps = self->learner_steps_before;
     return self->seen.broker;
 }
 

@@ -53,18 +53,22 @@ def test_a_signature_that_does_not_fit():
 
 
 def test_a_new_run_goes_on_from_nothing():
-    """Weights that somebody has put into its folder are set aside. Nobody else reads the folder."""
+    """Weights that somebody has put into its folder are set aside, and tables of another run bring no counts along, not even to a
+    later leg. Nobody else reads the folder."""
     with Place() as place:
-        brief = ("stop.steps=0", "stop.learner_steps=100", "evaluator.episodes=0")
+        brief = ("stop.steps=0", "stop.learner_steps=100", "evaluator.episodes=0", "broker.folder=./shared", "broker.journal=off")
         run = place.launch("--folder", "one", *sets(*brief))
         run.ends()
         equal(stat.S_IMODE(run.folder.stat().st_mode), 0o700, "mode of the folder")
         (place.base / "two").mkdir(mode=0o750)
         shutil.copy(run.folder / "learner.weights", place.base / "two")
         (place.base / "two" / "statistics.npy").touch()
-        again = place.launch("--folder", "two", *sets(*brief))
+        again = place.launch("--folder", "two", *sets(*brief, "stop.learner_steps=50", "broker.checkpoint.every=0s"))
         again.ends()
         check(" A0205 " not in again.log("learner-0"), "it went on from the weights of another run")
         for name in ("learner.weights", "statistics.npy"):
             check((again.folder / (name + ".before")).exists(), name + " of the other run is gone")
         equal(stat.S_IMODE(again.folder.stat().st_mode), 0o750, "mode of a folder of the user's")
+        for name, steps in (("two", 150), ("one", 120)):  # one goes on with the checkpoint that two has made by then
+            place.start("resume", name, *sets("stop.learner_steps=%d" % steps, "broker.checkpoint.every=10min")).ends()
+            equal(json.loads((place.base / name / "report.json").read_text())["learner_steps"], steps, "learner steps of all legs")
