@@ -339,11 +339,13 @@ static rp_status measure_file(struct worker *worker, rp_error *err)
     const struct worker_options *options = worker->options;
     struct variables *variables = &worker->crew.variables;
     struct measured measured;
+    uint64_t episodes = (uint64_t)worker->config->evaluator.episodes;
+    if (episodes == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "evaluator.episodes is 0: say how many by --episodes N");
     RP_TRY(weights_read_file(options->weights, worker->agent->tensors, worker->agent->n_policy, err));
     rp_error none = {0};
     if (variables_load(variables, options->weights, &none) != RP_OK)
         variables->steps = 0; /* a policy of another program may not contain its learner step */
-    uint64_t episodes = (uint64_t)worker->config->evaluator.episodes;
     struct show *show = options->show && !options->json
                             ? show_new(env_name(&worker->config->environment), episodes, options->stop)
                             : NULL;

@@ -193,6 +193,7 @@ def test_without_evaluator():
         check("final return" not in text, text)
         equal(run.read("report.json")["final_value"], None, "final value")
         check(not (run.folder / "logs/measure.log").exists(), "it was measured")
+        place.call("eval", status=1)  # over no episodes
 
 
 def test_mistakes():
