@@ -1,5 +1,6 @@
 #include "agent/launch/home.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -107,7 +108,11 @@ rp_status home_add(struct home *self, const char *run, char *page, size_t size, 
     RP_TRY(lock_changes(self, &lock, err));
     rp_status status = add_line(self, real, &number, err);
     close(lock);
-    snprintf(page, size, "%u/%s/", number, name);
+    struct text part = {0};
+    for (; *name; name++) /* what is no letter, digit or "-._" has a meaning in addresses, or none */
+        text_add(&part, isalnum((unsigned char)*name) || strchr("-._", *name) ? "%c" : "%%%02X", (unsigned char)*name);
+    snprintf(page, size, "%u/%s/", number, text_get(&part));
+    text_fini(&part);
     return status;
 }
 

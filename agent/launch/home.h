@@ -24,7 +24,8 @@ bool home_is_shared(const char *address);
 
 /* Reads the token, or makes the first one. */
 rp_status home_open(struct home *self, const char *address, rp_error *err);
-/* Adds the folder in which a run's folder lies, and gives the path of the run's page: "1/NAME/". */
+/* Adds the folder in which a run's folder lies, and gives the path of the run's page, as addresses write it: "1/NAME/". */
+#define HOME_PAGE 800
 rp_status home_add(struct home *self, const char *run, char *page, size_t size, rp_error *err);
 /* Gives the folder of runs with a number, from 1 on. False: there is none. */
 bool home_folder(const struct home *self, uint32_t number, char out[FOLDER_SIZE]);

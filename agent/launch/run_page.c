@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/home.h"
 #include "agent/launch/process/process.h"
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
@@ -472,7 +471,7 @@ static rp_status start_shared(struct run_server *self, rp_error *err)
 static rp_status open_server(struct run_page *page, const struct run_page_options *options, rp_error *err)
 {
     struct run_server *self = page->server;
-    char place[FOLDER_SIZE] = "", real[PATH_MAX];
+    char place[HOME_PAGE] = "", real[PATH_MAX];
     const char *folder = options->folder ? options->folder : "";
     self->options = *options;
     self->shared = home_is_shared(options->address) && !(options->service && options->service[0]);

@@ -6,8 +6,7 @@
 
 #include <stdbool.h>
 
-#include "agent/launch/process/run_folder.h"
-#include "proto/http/http.h"
+#include "agent/launch/home.h"
 #include "replay/error.h"
 
 /* Texts are borrowed until the page stops; NULL is "". */
@@ -20,8 +19,8 @@ struct run_page_options {
 };
 
 struct run_page {
-    char address[96 + FOLDER_SIZE]; /* "http://127.0.0.1:7650/1/cartpole/" */
-    char url[192 + FOLDER_SIZE];    /* the same with the token: whoever has it may also change things */
+    char address[96 + HOME_PAGE]; /* "http://127.0.0.1:7650/1/cartpole/" */
+    char url[192 + HOME_PAGE];    /* the same with the token: whoever has it may also change things */
     struct run_server *server;
 };
 

@@ -59,7 +59,7 @@ TEST(folders, set_up, tempdir_leave)
 {
     struct home home = open_home("127.0.0.1:1");
     char page[64], folder[FOLDER_SIZE];
-    static const char *const runs[][2] = {{"a/x", "1/x/"}, {"b/x", "2/x/"}, {"a/y", "1/y/"}, {"ab/x", "3/x/"}};
+    static const char *const runs[][2] = {{"a/x", "1/x/"}, {"b/x", "2/x/"}, {"a/#%", "1/%23%25/"}, {"ab/x", "3/x/"}};
     assert_false(home_folder(&home, 1, folder));
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
         make_run(tempdir_at(runs[i][0]));
