@@ -310,7 +310,7 @@ static void json_stretches(struct json *out, const struct report *self)
         json_open(out, '{');
         json_map_write(out, stretch_rows, stretch);
         json_causes(out, "actor_idle_by", stretch->idle_by.actor, isfinite(stretch->achieved.actor_idle),
-                    IDLE_OF_ACTOR);
+                    IDLE_OF_ACTOR | 1u << IDLE_SAMPLE); /* of a queue: a user's own actor */
         json_causes(out, "learner_idle_by", stretch->idle_by.learner, isfinite(stretch->achieved.learner_idle),
                     IDLE_OF_LEARNER);
         json_close(out, '}');

@@ -9,7 +9,7 @@
 #include "agent/learn/agent.h"
 
 enum idle_cause {
-    IDLE_SAMPLE,     /* a learner: a batch */
+    IDLE_SAMPLE,     /* a learner, or a user's own actor that works on a queue: a batch */
     IDLE_CREDIT,     /* an actor: room in the table, or for items in flight */
     IDLE_PARAMETERS, /* an actor: the first parameters; a learner: until published parameters are stored */
     IDLE_REDUCE,     /* a learner: the gradients and the state of the others */

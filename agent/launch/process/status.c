@@ -71,6 +71,7 @@ static const struct json_row status_rows[] = {
     NUMBER(spi_target, 0),
     NUMBER(actor_idle, NAN),
     NUMBER(learner_idle, NAN),
+    SHARE(actor, sample, IDLE_SAMPLE),
     SHARE(actor, credit, IDLE_CREDIT),
     SHARE(actor, parameters, IDLE_PARAMETERS),
     SHARE(actor, counters, IDLE_COUNTERS),

@@ -315,7 +315,7 @@ CASE(stretches)
     assert_true(plan_predict(&f->input, 8, 1, &expected));
     json_object *report = written(f);
     assert_int_equal(parsed_count(report, "/stretches"), 3);
-    FIGURES(report, {"/stretches/0/actor_idle_by/credit", 0.6}, {"/stretches/0/predicted/inserts", 5000},
+    FIGURES(report, {"/stretches/0/actor_idle_by/sample", 0}, {"/stretches/0/predicted/inserts", 5000},
             {"/stretches/1/actors", 8}, {"/stretches/1/from_s", 20}, {"/stretches/1/seconds", 10},
             {"/stretches/1/achieved/inserts", 9100}, {"/stretches/2/achieved/inserts", 50},
             {"/stretches/2/learner_idle_by/sample", NAN}); /* not known */

@@ -8,7 +8,7 @@ static struct status sample(void)
         "\"name\": \"cart\\\"pole\\n\", \"folder\": \"runs/x\", \"phase\": \"running\", \"unix_s\": 1700000000.25, "
         "\"elapsed_s\": 12.5, \"steps\": 9007199254740993, \"learner_steps\": 7, \"stop_steps\": 100000, "
         "\"progress\": 0.31, \"steps_rate\": 5200, \"spi_target\": 32, \"actor_idle\": 0.61, "
-        "\"actor_idle_credit\": 0.6, \"actor_idle_counters\": 0.01, \"waits\": \"actors wait\", \"size\": 5, "
+        "\"actor_idle_credit\": 0.6, \"actor_idle_sample\": 0.01, \"waits\": \"actors wait\", \"size\": 5, "
         "\"max_size\": 10, \"value\": 475, \"best\": 480, \"actors\": 3, \"actors_wanted\": 4, \"restarts\": 3, "
         "\"memory\": 18446744073709551615, \"event\": \"actor-1 restarted\", \"event_unix_s\": 1699999999, "
         "\"value_steps\": [1000, 2000, 3000], \"values\": [21.5, null, 475], "
@@ -35,7 +35,7 @@ TEST(round_trip)
     assert_string_equal(c->name, "cart\"pole\n");
     assert_true(c->steps == UINT64_C(9007199254740993) && c->memory == UINT64_MAX && c->unix_s == 1700000000.25);
     assert_true(isinf(c->stop_value) && isnan(c->eta_s) && isnan(c->planned_inserts) && isnan(c->learner_idle));
-    assert_true(c->idle_by.actor[IDLE_CREDIT] == 0.6 && isnan(c->idle_by.learner[IDLE_REDUCE]));
+    assert_true(c->idle_by.actor[IDLE_SAMPLE] == 0.01 && isnan(c->idle_by.learner[IDLE_REDUCE]));
     assert_true(c->n_values == 3 && isnan(c->values[1]) && c->value_steps[2] == 3000);
     assert_true(c->n_processes == 2 && c->processes[1].role == ROLE_ACTOR && c->processes[0].pid == 100);
     assert_true(c->n_hosts == 3 && c->hosts[1].round_trip_ms == 0.375 && isnan(c->hosts[2].round_trip_ms));
