@@ -144,22 +144,26 @@ static void take_seed(struct run_summary *out)
     free(text);
 }
 
-bool runs_read(const char *folder, struct run_summary *out)
+/* When a file was last written; 0: there is none. */
+static int64_t written_ns(const char *folder, const char *file)
 {
     char path[FOLDER_SIZE + 32];
-    struct stat state, report;
+    struct stat info;
+    bool there = stat(run_folder_path(path, sizeof path, folder, file), &info) == 0;
+    return there ? (int64_t)info.st_mtim.tv_sec * NS_PER_S + info.st_mtim.tv_nsec : 0;
+}
+
+bool runs_read(const char *folder, struct run_summary *out)
+{
     *out = (struct run_summary){.final_value = NAN, .best = NAN, .inserts = NAN, .samples = NAN, .seconds = NAN};
-    if (strlen(folder) >= FOLDER_SIZE - 64 ||
-        stat(run_folder_path(path, sizeof path, folder, FOLDER_STATE), &state) != 0)
+    if (strlen(folder) >= FOLDER_SIZE - 64 || !(out->changed_ns = written_ns(folder, FOLDER_STATE)))
         return false;
     snprintf(out->folder, sizeof out->folder, "%s", folder);
     const char *slash = strrchr(folder, '/');
     snprintf(out->name, sizeof out->name, "%.127s", slash && slash[1] ? slash + 1 : folder);
     out->active = run_folder_locked(folder);
-    out->changed_ns = (int64_t)state.st_mtim.tv_sec * NS_PER_S + state.st_mtim.tv_nsec;
     /* The report of an earlier leg says nothing about a run that was lost or still goes on. */
-    bool told = stat(run_folder_path(path, sizeof path, folder, "report.json"), &report) == 0 &&
-                (int64_t)report.st_mtim.tv_sec * NS_PER_S + report.st_mtim.tv_nsec >= out->changed_ns;
+    bool told = written_ns(folder, "report.json") >= written_ns(folder, FOLDER_STATUS);
     snprintf(out->result, sizeof out->result, "%s", out->active ? "running" : "lost");
     if (out->active || !told || !take_status("report.json", out))
         take_status(FOLDER_STATUS, out);

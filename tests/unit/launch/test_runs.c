@@ -24,7 +24,7 @@ static void make_run(const char *name, int old, const char *report)
 TEST(reads, tempdir_enter, tempdir_leave)
 {
     struct run_summary run;
-    make_run("whole", 10,
+    make_run("whole", -10, /* somebody was refused to resume it after its report */
              "{\"phase\": \"done\", \"final_value\": 481.5, \"final_weights\": \"best.weights\", \"best\": 490, "
              "\"steps\": 61234, "
              "\"learner_steps\": 300, \"elapsed_s\": 41.5, \"actors_wanted\": 4, \"learners_wanted\": 2, "
