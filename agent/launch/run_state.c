@@ -527,7 +527,7 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
         }
         host_is_gone(self, i, now_ns);
         if (site->leaving && count_members(self, ROLES, i, true) == 0) {
-            site->leaving = false;
+            ready = site->ready = site->leaving = false; /* as asked: that is no loss */
             host_pool_vanish(hosts->pool, info_at(self, i)->name);
         }
         if (ready && !site->ready && !site->leaving) {

@@ -105,6 +105,7 @@ def test_hosts_by_hand():
         at(left=1, far7=1)
         place.call("resize", "hosts=left", "--run", "one", status=2)
         equal(run.status()["restarts"], 0, "restarts of processes that failed")
+        equal(run.hosts()["left"]["losses"], 0, "losses of a host that was released")
         place.call("stop", "one")
         run.ends(0, PATIENCE)
 
