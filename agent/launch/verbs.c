@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/launch/home.h"
@@ -161,6 +162,9 @@ static void seek_lines(FILE *in, int64_t lines)
 static void copy_out(FILE *in)
 {
     char block[4096];
+    struct stat info;
+    if (fstat(fileno(in), &info) == 0 && info.st_size < ftell(in)) /* a log that became too large was emptied */
+        rewind(in);
     for (size_t n; (n = fread(block, 1, sizeof block, in)) > 0;)
         fwrite(block, 1, n, stdout);
     fflush(stdout);

@@ -247,6 +247,11 @@ def test_from_another_process():
         contains(place.call("logs", "nobody", status=1)[1], "there is no log of 'nobody'")
         (run.folder / "logs/quiet.log").write_text("")
         contains(place.call("logs", "quiet")[1], "logs/quiet.log is empty: it has printed nothing")
+        (run.folder / "logs/quiet.log").write_text("before\n" * 9)
+        emptied = place.start("logs", "quiet", "--follow")
+        emptied.await_text("before")
+        (run.folder / "logs/quiet.log").write_text("after\n")
+        emptied.await_text("after")
         (run.folder / "logs/quiet.log").unlink()
         place.call("logs", "../launch", status=1)
         # Two launchers on one folder; a folder that has a run in it.
