@@ -18,6 +18,7 @@
 #include "agent/launch/watch.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 
@@ -137,7 +138,8 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
         return err_set(err, RP_FAILED_PRECONDITION,
                        "the run in '%s' has met its stop condition%s; to go on, move it: %s", self->folder, reason,
                        way_on(reason));
-    RP_TRY(log_open(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
+    io_make_parents(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), 0777);
+    RP_TRY(log_open(log, err));
     state->pid = (int32_t)getpid(); /* 'stop' must not mistake another process for this launcher */
     return run_folder_write_state(self->folder, state, err);
 }
