@@ -416,7 +416,6 @@ static void set_actors(struct run *self, uint32_t count, int64_t now_ns)
 #define PUT_BACK_NS (2 * NS_PER_S)
 /* Pause before options->limit acts again. */
 #define LIMIT_PAUSE_NS (5 * NS_PER_S)
-#define MEASURE_MOST_NS (120 * NS_PER_S)
 
 /* ---- the start, step by step: broker, learners, their first parameters, actors and evaluator ---- */
 
@@ -963,17 +962,21 @@ static void loop(struct run *self)
 
 /* ---- after the last process has ended: measures the last parameters and writes the report ---- */
 
-/* Waits for the measuring process to end; a request to stop shortens the wait. */
+/* Waits for the measuring process to end, however long its episodes take; a request to stop shortens the wait. */
 static int await_measured(struct run *self, struct process *process)
 {
-    int64_t end_ns = clock_now(&self->clock) + MEASURE_MOST_NS;
+    struct process_usage usage;
+    struct hang hang = {0};
     int status = 0;
     while (!process_ended(process, &status)) {
         interrupts_wait(self->options->interrupts, RUN_TICK_MS);
-        if (self->options->interrupts->asked > 0 || clock_now(&self->clock) > end_ns || run_time_left(self) <= 0.0)
+        int64_t now_ns = clock_now(&self->clock);
+        bool hangs =
+            process_usage(process, &usage) && hang_seen(&hang, self->config->launch.hang_ns, usage.cpu_ns, now_ns);
+        if (self->options->interrupts->asked > 0 || hangs || run_time_left(self) <= 0.0)
             process_kill(process);
-        run_hosts_tend(self, clock_now(&self->clock)); /* their connections stay open */
-        run_poll(self, clock_now(&self->clock));
+        run_hosts_tend(self, now_ns); /* their connections stay open */
+        run_poll(self, now_ns);
     }
     return status;
 }

@@ -159,6 +159,16 @@ def test_hang():
         run.stop()
 
 
+def test_last_measurement_hangs():
+    """It may take long, but it must work: nothing else ends it."""
+    with Place() as place:
+        script = "#!/bin/sh\ntrap 'exit 0' TERM\n[ $# = 0 ] || exec sleep 1000\nwhile :; do sleep 0.1; done\n"
+        run = place.launch(*sets("evaluator.command=['%s']" % place.write("evaluator", script), "launch.hang=4s", "stop.steps=0",
+                                 "stop.learner_steps=50"))
+        run.await_phase("measuring")
+        contains(run.ends(), "the last parameters could not be measured", "small done after")
+
+
 def test_grace():
     with foreign(STUBBORN) as place:
         run = place.launch(*sets("launch.grace=500ms"))
