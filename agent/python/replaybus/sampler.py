@@ -1,6 +1,5 @@
 """Sampling: batches of items, as arrays that share the memory of the library."""
 import contextlib
-import math
 import time
 from collections import deque
 from concurrent.futures import Future, wait
@@ -260,7 +259,7 @@ class Sampler(_core.Sampler, Closing):
         self._on_demand, self._squeeze, self._packed = ack or in_flight == 0, squeeze, tokens_per_batch is not None
         self._leased = [source[:2] for source in sources] if ack else []
         self._patience = timeout if self._on_demand else None  # the library ends the iteration of a sampler that requests ahead
-        self._waited = 0.0  # since the last batch
+        self._waited, self._end = 0.0, ""  # since the last batch; why the iteration has ended
         self._asked: "deque[Future[Batch]]" = deque()  # batches of awaits that were cancelled
 
     def _batch(self, timeout: Optional[float]) -> Batch:
@@ -274,20 +273,23 @@ class Sampler(_core.Sampler, Closing):
         return batch
 
     def _patiently(self, timeout: Optional[float], patience: float) -> "_core.Batch":
-        """Takes a batch on demand, and ends the iteration when nothing came for so long."""
-        start, left = time.monotonic(), patience - self._waited
-        if left < 0:
-            raise EndOfStream("the iteration has ended")
+        """Takes a batch on demand. When nothing came for so long, the iteration ends with what was picked and fills no batch of tokens."""
+        if not self._end:
+            start, left = time.monotonic(), max(0.0, patience - self._waited)
+            try:
+                batch = self.take(left if timeout is None else min(timeout, left))
+                self._waited = 0.0
+                return batch
+            except DeadlineExceeded as error:
+                self._waited += time.monotonic() - start
+                if self._waited < patience:
+                    raise
+                self._end = f"nothing could be sampled for {patience:g} s: {error}"
+                self.stop()
         try:
-            batch = self.take(left if timeout is None else min(timeout, left))
-        except DeadlineExceeded as error:
-            self._waited += time.monotonic() - start
-            if self._waited < patience:
-                raise
-            self._waited = math.inf
-            raise EndOfStream(f"nothing could be sampled for {patience:g} s: {error}") from None
-        self._waited = 0.0
-        return batch
+            return self.take(0)
+        except (DeadlineExceeded, EndOfStream):
+            raise EndOfStream(self._end) from None
 
     @property
     def table(self) -> str:

@@ -203,6 +203,18 @@ def test_a_deadline_loses_nothing(client):
     assert got + rest == wanted
 
 
+@pytest.mark.parametrize("ack", [False, True])
+def test_a_sampler_on_demand_ends_with_the_items_that_fill_no_batch(client, ack):
+    items = make(15, 20)
+    write(client, "queue", items)
+    got = []
+    with client.sampler("queue", tokens_per_batch=TOKENS, in_flight=0, ack=ack, timeout=0.3) as sampler:
+        for batch in sampler:
+            got.append(numbers_of(batch))
+            assert not ack or batch.ack().applied == len(batch)
+    assert got == naive(items, TOKENS)
+
+
 def test_async_iteration(client):
     items = make(8, 50)
     write(client, "queue", items)
