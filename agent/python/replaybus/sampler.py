@@ -217,7 +217,8 @@ class Sampler(_core.Sampler, Closing):
     The iteration ends (StopIteration) after ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds. After
     ``stop`` it ends with the batches that were picked already; ``close`` drops them. In a queue their items are nowhere else: ``stop``
     and take the rest, or sample with ``ack``, or with ``in_flight=0`` and ``whole=True``: nothing is requested ahead, and a call that Ctrl-C
-    ends has picked nothing (without ``whole``, it loses what it has picked of its batch). What comes after ``close`` stays.
+    ends loses at most what it has picked of its batch (with ``whole``, nothing): the next call gets one that was complete. What comes after
+    ``close`` stays.
 
     With ``tokens_per_batch``, a batch takes items in the order in which they come, while their steps together are at most this many: at
     least one item, and one that does not fit begins the next batch. The batch before the end is smaller. ``batch_size`` is then the

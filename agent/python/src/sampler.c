@@ -17,6 +17,7 @@ typedef struct sampler_object {
     rp_sampler *sampler;
     bool on_demand;
     PyObject *pool;        /* of the batches' memory, or None */
+    rp_batch *kept;        /* of a call that a signal has ended: for the next one */
     struct span last, now; /* guarded by the GIL */
 } sampler_object;
 
@@ -61,6 +62,7 @@ static void sampler_destroy(PyObject *object)
 {
     sampler_object *self = (sampler_object *)object;
     Py_BEGIN_ALLOW_THREADS;
+    rp_batch_release(&self->kept);
     rp_sampler_destroy(&self->sampler);
     Py_END_ALLOW_THREADS;
     Py_CLEAR(self->pool);
@@ -161,10 +163,15 @@ static PyObject *sampler_next(PyObject *object, PyObject *seconds)
     if (!core_timeout(seconds, &timeout_ms) || !gate_enter(&self->guarded.gate, "sampler"))
         return NULL;
     rp_error err;
-    struct next call = {.sampler = self->sampler, .waits = self->on_demand && timeout_ms != 0};
-    rp_status status = gate_wait(&self->guarded.gate, next_attempt, &call, timeout_ms, &err);
+    struct next call = {.sampler = self->sampler, .batch = self->kept, .waits = self->on_demand && timeout_ms != 0};
+    self->kept = NULL;
+    rp_status status = call.batch ? RP_OK : gate_wait(&self->guarded.gate, next_attempt, &call, timeout_ms, &err);
     note_wait(self, call.waits_ns);
+    if (call.waits_ns && status == RP_OK && !core_look()) /* a batch came with the signal */
+        status = GATE_INTERRUPTED;
     PyObject *out = status == RP_OK ? batch_wrap(call.batch, self->pool) : NULL;
+    if (status == GATE_INTERRUPTED)
+        self->kept = call.batch;
     gate_leave(&self->guarded.gate);
     return status == RP_OK || status == GATE_INTERRUPTED ? out : core_raise(status, err.text);
 }

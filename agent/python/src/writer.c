@@ -443,13 +443,13 @@ static PyObject *writer_flush(PyObject *object, PyObject *args, PyObject *kwargs
 {
     static char *names[] = {"max_unconfirmed", "timeout", NULL};
     struct finish call = {.object = (writer_object *)object};
-    unsigned long long max_unconfirmed = 0;
+    long long max_unconfirmed = 0;
     PyObject *seconds = Py_None;
     int64_t timeout_ms;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|KO", names, &max_unconfirmed, &seconds) ||
-        !core_timeout(seconds, &timeout_ms))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|LO", names, &max_unconfirmed, &seconds) ||
+        !core_count(max_unconfirmed, "max_unconfirmed", 0, INT64_MAX) || !core_timeout(seconds, &timeout_ms))
         return NULL;
-    call.max_unconfirmed = max_unconfirmed;
+    call.max_unconfirmed = (uint64_t)max_unconfirmed;
     return guarded_call(&call.object->guarded, "writer", flush_attempt, &call, timeout_ms) ? Py_NewRef(Py_None) : NULL;
 }
 

@@ -519,6 +519,26 @@ def test_use_in_a_signal_handler():
     assert (out.stdout.split(), out.stderr) == (["True"] * 4 + ["20"], "")
 
 
+@pytest.mark.parametrize("in_flight", [0, 4])
+def test_a_batch_that_comes_with_a_signal_stays_for_the_next_call(in_flight):
+    def interrupt(*_):
+        raise InterruptedError
+
+    def send():
+        until(lambda: any(wait["kind"] == "sample" for wait in client.why()["waits"]))
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        client.insert({"x": 1.0}, {"queue": 1.0})
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    with replaybus.Server([replaybus.Table.queue("queue", 10)]) as server, server.client() as client, \
+            client.sampler("queue", 1, in_flight=in_flight) as sampler:
+        for _ in range(5):
+            with beside(send), pytest.raises(InterruptedError):
+                sampler.next(60)
+            assert len(sampler.next(10)) == 1
+    signal.signal(signal.SIGUSR1, before)
+
+
 def test_items_arrive_after_close_in_a_signal_handler(server, client):
     out = run_script("""
         import signal, sys, replaybus

@@ -442,6 +442,8 @@ def test_mistakes_have_sentences(client):
         for steps in (0, -1, np.int64(-1)):
             with pytest.raises(ValueError, match="at least one step"):
                 writer.item("uniform", 1.0, steps)
+        with pytest.raises(ValueError, match="0 or more"):
+            writer.flush(-1)
         for step in ({"obs": np.zeros(2, "float32")}, {"obs": np.zeros(2, "float32"), "b": 1}, {"obs": 0, "a": 1, "b": 2}):
             with pytest.raises(ValueError, match="'obs', 'a'"):
                 writer.append(step)
