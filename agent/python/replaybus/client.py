@@ -10,7 +10,7 @@ import numpy as np
 
 from . import _core, nest
 from .closing import Closing
-from .errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from .errors import DeadlineExceeded, EndOfStream, Error, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
 from .sequences import SequenceAdder
@@ -132,19 +132,21 @@ class Client(Closing):
             kept = self._kept.pop(key, None)
         kept = kept or make()
         try:
-            out = use(kept)
+            return use(kept)
         except BaseException as error:
-            kept.__exit__(type(error))  # a writer waits a second for what it has sent
+            if isinstance(kept, Writer) or isinstance(error, Error) and not isinstance(error, DeadlineExceeded):
+                kept.__exit__(type(error))  # a writer waits a second for what it has sent; a sampler may hold what it has picked
             raise
-        with self._lock:
-            old = [kept] if self._closed else [self._kept.pop(key, None)]
-            if not self._closed:
-                self._kept[key] = kept
-                if len(self._kept) > _KEPT:
-                    old.append(self._kept.pop(next(iter(self._kept))))
-        for one in filter(None, old):
-            one.close()
-        return out
+        finally:
+            old: list = [kept]
+            with self._lock:
+                if not self._closed and not kept.closed:
+                    old = [self._kept.pop(key, None)]
+                    self._kept[key] = kept
+                    if len(self._kept) > _KEPT:
+                        old.append(self._kept.pop(next(iter(self._kept))))
+            for one in filter(None, old):
+                one.close()
 
     def insert(self, data: Any, priorities: Mapping[str, float], timeout: Timeout = DEFAULT) -> None:
         """Inserts one step into each of the tables, ``{"replay": 1.0}``, and waits until it is there. The items have no dimension of steps.
@@ -179,8 +181,8 @@ class Client(Closing):
         """One batch, picked now. The options are those of ``sampler``, which gets batches ahead and costs less where there are many.
 
         After ``timeout`` the batch has the items that could be picked by then: ``batch.info["partial"]``, and ``["text"]`` says why.
-        DeadlineExceeded: there were none; with ``whole``, not all. If the items have different fields, the batch has those that agree, and
-        the next call with the same arguments gives others, of the same pick.
+        DeadlineExceeded: there were none; with ``whole``, not all. If the items have different fields, the batch has those that agree. What
+        was picked for it beside, the next call with the same arguments gives.
 
         >>> import replaybus
         >>> with replaybus.Server([replaybus.Table("replay")]) as server, server.client() as client:
@@ -192,8 +194,20 @@ class Client(Closing):
             with self.sampler(table, batch_size, in_flight=0, **options) as sampler:
                 return sampler.next(self._seconds(timeout))
         left = clock(self._seconds(timeout))
+
+        def use(sampler: Sampler) -> Batch:
+            try:
+                return sampler.next(left())
+            except DeadlineExceeded:
+                if "tokens_per_batch" not in options:
+                    raise
+                sampler.stop()  # what it has picked is the batch
+                with sampler, contextlib.suppress(EndOfStream):
+                    return sampler.next(0)
+                raise
+
         return self._keep((table, batch_size, *sorted(options.items())), timeout,
-                          lambda: self.sampler(table, batch_size, in_flight=0, **options), lambda kept: kept.next(left()))
+                          lambda: self.sampler(table, batch_size, in_flight=0, **options), use)
 
     def writer(self, spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
                keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False,

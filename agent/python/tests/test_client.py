@@ -353,6 +353,16 @@ def test_an_insert_that_fails_inserts_nothing_but_one_that_timed_out_may_come_in
         assert [client.sample("q", 1)["x"].tolist() for _ in range(2)] == [[0.0], [1.0]]
 
 
+@pytest.mark.parametrize("shards, options, first", [(1, {"tokens_per_batch": 100}, 5), (2, {"whole": True}, 0)])
+def test_a_sample_that_timed_out_loses_nothing(shards, options, first):
+    with served(replaybus.Table.queue("q", 100), shards=shards) as client:
+        for n, wanted, timeout in ((5, first, 0.4), (7, 12 - first, 0.4 if first else 30)):
+            for _ in range(n):
+                client.insert({"x": 1.0}, {"q": 1.0})
+            with contextlib.nullcontext() if wanted else pytest.raises(replaybus.DeadlineExceeded):
+                assert len(client.sample("q", 12, timeout=timeout, **options)) == wanted
+
+
 def test_async(client):
     client.insert({"x": 2.0}, {"uniform": 1.0})
 
