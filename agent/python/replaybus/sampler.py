@@ -336,6 +336,8 @@ class Sampler(_core.Sampler, Closing):
                     raise
                 asked = None
         except EndOfStream:
+            if self._asked:  # another one may have got a batch before the end
+                return await self.__anext__()
             raise StopAsyncIteration from None
         finally:
             asked = None  # its error has a traceback that leads to here
@@ -360,7 +362,7 @@ class Sampler(_core.Sampler, Closing):
                 if late:
                     self._asked.appendleft(asked)
                     raise DeadlineExceeded("a batch is on its way that an await was to get, and was cancelled")
-                with contextlib.suppress(DeadlineExceeded):
+                with contextlib.suppress(DeadlineExceeded, EndOfStream):  # another one may have got a batch before the end
                     return asked.result()
             return self.next(left())
         return self._batch(timeout)

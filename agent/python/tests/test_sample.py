@@ -3,6 +3,7 @@ import asyncio
 import contextlib
 import gc
 import random
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -45,6 +46,19 @@ def test_a_cancelled_await_loses_no_batch(client, in_flight):
     with client.sampler("queue", 1, in_flight=in_flight, timeout=3) as sampler:
         asyncio.run(read(sampler))
         assert len(got + list(sampler)) == 9
+
+
+@pytest.mark.parametrize("loop", [iter, asynchronous])
+def test_several_cancelled_awaits_lose_no_batch(client, loop):
+    """One may have seen the end before another got a batch."""
+    fill(client, "queue", 1)
+    with client.sampler("queue", 1, in_flight=0) as sampler:
+        ended, asked = Future(), Future()
+        asked.set_result(sampler.next(60))
+        ended.set_exception(replaybus.EndOfStream("stopped"))
+        sampler.stop()
+        sampler._asked.extend((ended, asked))
+        assert [len(batch) for batch in loop(sampler)] == [1]
 
 
 def test_arrays_share_memory(client):
