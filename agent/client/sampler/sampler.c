@@ -317,22 +317,24 @@ static bool is_idle(const struct part *self, int64_t now_ns)
     return self->known && !self->away && !self->outstanding && now_ns >= self->retry_ns;
 }
 
-/* Asks the parts of a queue for what its plans want: first where items are, then everywhere, each time from another part on. */
+/* Asks the parts of a queue for what its plans want: first where items are, then everywhere, each time from the part after the last one
+ * on, so that items of all parts come in turn. */
 static void ask_queue(rp_sampler *self, uint32_t g, int64_t now_ns)
 {
     struct group *group = &self->groups[g];
     uint64_t want = plans_want(self, g, PLAN_PAID), have = 0;
-    uint32_t idle = 0, turn = self->turn++;
+    uint32_t idle = 0, turn = group->turn;
     for (uint32_t p = group->first; p < group->first + group->n; p++)
         have +=
             self->parts[p].rows + (self->options.max_samples ? self->parts[p].outstanding /* others would be too many */
                                                              : part_expected(&self->parts[p]));
-    for (uint32_t p = group->first; p < group->first + group->n && want > have; p++) {
-        struct part *part = &self->parts[p];
+    for (uint32_t i = 0; i < group->n && want > have; i++) {
+        struct part *part = &self->parts[group->first + (turn + i) % group->n];
         if (!is_idle(part, now_ns) || part->size == 0)
             continue;
         uint64_t count = part->size < want - have ? part->size : want - have;
         have += count;
+        group->turn = (turn + i + 1) % group->n;
         ask(self, part, count, now_ns);
     }
     for (uint32_t p = group->first; p < group->first + group->n; p++)
@@ -345,6 +347,7 @@ static void ask_queue(rp_sampler *self, uint32_t g, int64_t now_ns)
         count += self->unit > 1 ? (self->unit - count % self->unit) % self->unit : 0;
         have += count;
         idle--;
+        group->turn = (turn + i + 1) % group->n;
         ask(self, part, count, now_ns);
     }
 }

@@ -110,6 +110,7 @@ struct move {
 struct group {
     double share;      /* of all items */
     uint32_t first, n; /* parts */
+    uint32_t turn;     /* of a queue: which of them is asked first */
     enum deal deal;
     uint64_t stock; /* permits that no plan has used */
     uint64_t out;   /* permits asked for */
@@ -219,7 +220,6 @@ struct rp_sampler {
     uint32_t *counts;
     uint64_t *sizes;
     struct batch_pieces pieces; /* of the batch that is put together */
-    uint32_t turn;              /* which part of a queue is asked first */
     uint64_t steps;             /* of the thread that plans */
     pthread_t thread;
     bool started;

@@ -61,6 +61,14 @@ def test_one_table_over_shards(client):
     assert set(client.fetch("replay", keys).key.tolist()) == set(keys[30:][owners[30:] != owners[30]].tolist())  # a shard has none
 
 
+@pytest.mark.parametrize("in_flight", [0, 4])
+def test_items_of_a_queue_come_from_all_shards_in_turn(client, in_flight):
+    fill(client, "queue", 300)
+    with client.sampler("queue", 4, in_flight=in_flight) as sampler:
+        first = np.concatenate([sampler.next(60).shard for _ in range(45)])
+    assert min(np.bincount(first, minlength=N)) > 20
+
+
 @pytest.mark.parametrize("options", [{}, {"optimize_memory_usage": True}])
 def test_single_inserts_and_buffers_use_all_shards(client, options):
     with replaybus.ReplayBuffer(0, Box(-9, 9, (2,)), Discrete(3), client=client, table="uniform", n_envs=2, **options) as buffer:
