@@ -237,13 +237,14 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
                  : take_picked(self, slots, probabilities, got, false);
 }
 
-/* The items that a whole batch lacks in a table that gives each item once: its limiter may allow more samples than there are items. */
+/* The items that a whole batch lacks in which no item comes twice, or whose table gives each item once: the limiter may allow more samples
+ * than there are items. */
 static uint32_t missing_items(const struct waiter *self)
 {
     const struct table *table = self->table;
     uint64_t shown = table_items_shown(table);
-    bool once = self->whole && self->picks.n == 0 && table->config->max_times_sampled == 1 && !table->waits_for_room;
-    return once && shown < self->want ? self->want - (uint32_t)shown : 0;
+    bool once = (self->distinct || table->config->max_times_sampled == 1) && !table->waits_for_room;
+    return once && self->whole && self->picks.n == 0 && shown < self->want ? self->want - (uint32_t)shown : 0;
 }
 
 /* Bytes in the journal of the pick and the removal of an item, and of the entry around them; each is less. */
@@ -436,7 +437,7 @@ static void waiter_explain(const struct waiter *self, char *rest, size_t room)
     uint32_t least = self->whole ? left : groups ? table->in.groups.size : 1;
     if (table_sampleable(table, least) < least && !(groups && !table_visible(table)))
         limiter_explain_sample(&table->limiter, groups ? least : left, rest, room);
-    if (!rest[0] && missing_items(self) && !groups && !table->in.leased)
+    if (!rest[0] && missing_items(self) && !self->distinct && !groups && !table->in.leased)
         snprintf(rest, room, "needs %u more inserts for a whole batch: the table has %u items, and gives each once",
                  missing_items(self), table->in.size);
     if (!rest[0] && table->in.leased) {
@@ -453,7 +454,7 @@ static void waiter_explain(const struct waiter *self, char *rest, size_t room)
     if (!rest[0] && self->distinct)
         snprintf(rest, room,
                  "needs %u more items that are not in the batch yet: it is without replacement and the table has %u",
-                 left, table->in.size);
+                 missing_items(self) ? missing_items(self) : left, table->in.size);
     if (!rest[0])
         snprintf(rest, room, table->in.size ? "waits for its turn" : "needs 1 more insert: the table is empty");
     explain_evicted(self, rest + strlen(rest), room - strlen(rest));

@@ -40,10 +40,11 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
         return err_set(err, RP_INVALID_ARGUMENT,
                        "a batch of table '%s' has whole groups of %u items: ask for a multiple of that, not for %u",
                        table->name, group, ask->count);
-    if (ask->whole && table->config->max_times_sampled == 1 && ask->count > table->config->max_size)
+    bool once = ask->distinct || table->config->max_times_sampled == 1;
+    if (ask->whole && once && ask->count > table->config->max_size)
         return err_set(
             err, RP_INVALID_ARGUMENT,
-            "a whole batch of %u can never be filled: table '%s' has max_size %lld, and gives each item once",
+            "a whole batch of %u can never be filled: table '%s' has max_size %lld, and no item is given twice",
             ask->count, table->name, (long long)table->config->max_size);
     if (!ask->distinct)
         return RP_OK;

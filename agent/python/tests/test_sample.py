@@ -61,6 +61,19 @@ def test_several_cancelled_awaits_lose_no_batch(client, loop):
         assert [len(batch) for batch in loop(sampler)] == [1]
 
 
+@pytest.mark.parametrize("in_flight", [0, 4])
+def test_a_whole_batch_without_replacement_waits_for_its_items(in_flight):
+    with served(replaybus.Table("t", max_size=12)) as client:
+        fill(client, "t", 10)
+        with client.sampler("t", 12, whole=True, distinct=True, in_flight=in_flight) as sampler:
+            with pytest.raises(replaybus.DeadlineExceeded):
+                sampler.next(0.3)
+            fill(client, "t", 2)
+            assert len(set(sampler.next(60).key)) == 12
+        with pytest.raises(replaybus.InvalidArgument):
+            client.sample("t", 13, whole=True, distinct=True)
+
+
 def test_arrays_share_memory(client):
     fill(client, size=100)
     with client.sampler("replay", 64) as sampler:
