@@ -80,11 +80,11 @@ static void hold_ingest(struct broker *self)
         self->held_ns = self->loop.now_ns;
     self->sessions.ingest_held = held;
     /* A short wait is how a fast writer and a disk keep pace: it is not logged. */
-    if (held && !self->held_logged && self->loop.now_ns - self->held_ns >= HELD_NS) {
-        self->held_logged = true;
+    if (held && !self->sessions.ingest_stuck && self->loop.now_ns - self->held_ns >= HELD_NS) {
+        self->sessions.ingest_stuck = true;
         log_line(LEVEL_WARN, "B0505", "inserts wait: the disk does not keep up", "why=%s", log_text(why));
-    } else if (!held && self->held_logged) {
-        self->held_logged = false;
+    } else if (!held && self->sessions.ingest_stuck) {
+        self->sessions.ingest_stuck = false;
         log_line(LEVEL_INFO, "B0506", "inserts are accepted again", "backlog_bytes=%llu",
                  (unsigned long long)self->stream->backlog);
     }

@@ -51,7 +51,6 @@ struct broker {
     struct resident resident;
     int64_t cpu_ns;       /* processor time at the end of the last turn */
     int64_t held_ns;      /* since when sessions.ingest_held is set */
-    bool held_logged;     /* the log says that ingest is held */
     bool journal_is_full; /* in this turn: no further message is read */
     bool looked;          /* the sockets were looked at since the last turn */
     bool closed;          /* requests stay unread: nothing may change or be confirmed after the last checkpoint */

@@ -223,10 +223,10 @@ rp_status req_heartbeat(struct service *service, struct request *request, rp_err
     credit_release(session, ask->released_bytes);
     credit_measure(session);
     transit_measure(session, &(struct transit_report){ask->sent, ask->waited_ns, ask->flight_ns});
-    if (commit_is_stuck(service->peers)) {
+    if (service->sessions->ingest_stuck || commit_is_stuck(service->peers)) {
         char why[256] = "the disk is slow";
         stream_is_full(service->stream, why, sizeof why);
-        snprintf(text, sizeof text, "the broker waits for its journal: %s. Nothing is confirmed until then", why);
+        snprintf(text, sizeof text, "the broker waits for its journal: %s. Nothing more is confirmed until then", why);
         return heartbeat_bare(service, request, session, text);
     }
     double owes_s = identity_owes_s(session->owner, service->loop->now_ns);

@@ -164,6 +164,7 @@ struct sessions {
     uint64_t ingest_budget;                 /* most of granted_bytes */
     bool ingest_idle;                       /* the ingest socket was found empty in this turn */
     bool ingest_held;                       /* no message is read until the disk keeps up */
+    bool ingest_stuck;                      /* that has lasted so long that writers hear of it */
     uint64_t ingest_stale, ingest_gaps;
     struct session *walk;         /* next session of a walk over several turns: snapshots */
     uint64_t inserted;            /* items of the newest message that are in their tables; 0: already measured */
