@@ -23,6 +23,9 @@
 #define CANCEL_GRACE_MS 1000
 #define CANCELS_MOST 64u
 #define DRAIN_REPLIES 64
+/* How long before a request expires the broker is asked what holds its replies back, and how long the answer counts. */
+#define ASK_NS (300 * NS_PER_MS)
+#define HELD_NS (3 * NS_PER_S)
 
 /* Lives on the stack of a thread that waits until it is done. */
 struct conn_command {
@@ -96,6 +99,8 @@ struct conn {
     int64_t lost_ns;      /* time at which the connection was lost */
     uint64_t reconnects;
     rp_error refusal; /* the broker's answer to HELLO, if it was an error */
+    char held[300];   /* what the broker's replies waited for at held_ns */
+    int64_t held_ns;
 
     /* I/O thread */
     void *dealer, *monitor;
@@ -121,6 +126,8 @@ struct conn {
     uint64_t taken;          /* id of the last request that another thread has submitted and this thread has taken */
     struct conn_part *parts;
     struct conn_trace tracing;
+    struct conn_part asking; /* never attached: WHY is sent for it */
+    int64_t asked_ns;
     struct rng rng;
 };
 
@@ -292,7 +299,7 @@ void conn_describe(struct conn *self, char *out, size_t size)
     double lost_s = (double)(clock_ns() - self->lost_ns) / 1e9;
     const char *reason = self->refusal.text, *colon = reason[0] ? ": " : "";
     if (self->link == LINK_UP)
-        out[0] = '\0';
+        snprintf(out, size, "%s", clock_ns() - self->held_ns < HELD_NS ? self->held : "");
     else if (strstr(reason, self->endpoint)) /* it answers, and the sentence says who, and why it is refused */
         snprintf(out, size, "%s", reason);
     else if (has_number(self) && (!self->hello || self->stands_in)) /* who knows since when */
@@ -348,6 +355,38 @@ static bool send_untracked(struct conn *self, const struct conn_message *message
     return true;
 }
 
+static void on_why(void *ctx, struct conn_reply *reply)
+{
+    struct conn *self = (struct conn *)(void *)((char *)ctx - offsetof(struct conn, asking));
+    Replay__WhyReply *why;
+    conn_reply_read(reply, REPLAY__REPLY__BODY_WHY, &why, NULL);
+    for (size_t i = 0; why && i < why->n_waits; i++) {
+        if (strcmp(why->waits[i]->kind, "journal") != 0)
+            continue;
+        pthread_mutex_lock(&self->mutex);
+        snprintf(self->held, sizeof self->held, "%s", why->waits[i]->text);
+        self->held_ns = clock_ns();
+        pthread_mutex_unlock(&self->mutex);
+    }
+    unpack_free((ProtobufCMessage *)why);
+    conn_reply_destroy(&reply);
+}
+
+/* Asks what holds the reply back if a request is about to expire, or, sent for a part, waits long. Returns when to look at it again. */
+static int64_t ask_why(struct conn *self, const struct conn_request *request, int64_t at, int64_t now_ns)
+{
+    int64_t half = request->timeout_ms * NS_PER_MS / 2, ask = at - (request->part || half < ASK_NS ? half : ASK_NS);
+    bool asks = request->field == REPLAY__REQUEST__BODY_WHY; /* itself */
+    if (asks || request->cancelled || self->link != LINK_UP || request->timeout_ms < 0)
+        return at;
+    if (ask > now_ns)
+        return ask;
+    static const struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = 1000};
+    if (now_ns - self->asked_ns >= ASK_NS && conn_send_once(self, &self->asking, &message, on_why))
+        self->asked_ns = now_ns;
+    return at;
+}
+
 static int64_t expire_requests(struct conn *self, int64_t now_ns)
 {
     int64_t next = INT64_MAX;
@@ -355,20 +394,20 @@ static int64_t expire_requests(struct conn *self, int64_t now_ns)
         after = TAILQ_NEXT(request, link);
         int64_t at = request->deadline_ns - (self->link == LINK_UP ? 0 : request->grace_ns);
         if (at > now_ns) {
+            at = ask_why(self, request, at, now_ns);
             next = at < next ? at : next;
             continue;
         }
         char text[sizeof request->reply.text];
         requests_take(&self->pending, request->id);
-        if (request->cancelled) {
+        conn_describe(self, text, sizeof text);
+        if (request->cancelled)
             request_end(request, RP_CANCELLED, "cancelled by the caller");
-        } else if (self->link != LINK_UP) {
-            conn_describe(self, text, sizeof text);
+        else if (self->link != LINK_UP)
             request_end(request, RP_UNAVAILABLE, "%s", text);
-        } else {
-            request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms", conn_title(self),
-                        (long long)request->timeout_ms);
-        }
+        else
+            request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms%s%s", conn_title(self),
+                        (long long)request->timeout_ms, text[0] ? ": " : "", text);
         after = TAILQ_FIRST(&self->pending.list); /* a reply function may have sent a request */
         next = INT64_MAX;
     }

@@ -30,7 +30,7 @@ struct conn_reply {
     uint32_t n_payload, capacity;
     zmq_msg_t few[REPLY_FRAMES];
     struct conn_arena *arena; /* of a sample: the memory of the broker that has sent it; NULL: it is not here */
-    char text[256];           /* the reason, if the broker has not replied */
+    char text[400];           /* the reason, if the broker has not replied */
 };
 
 typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
