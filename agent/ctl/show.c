@@ -544,13 +544,19 @@ int ctl_params(struct ctl *ctl)
     format_buffer size;
     if (!ctl->save)
         return ctl_usage("params needs --save FILE; 'replay-ctl info' lists the slots");
-    rp_status status = rp_params_get(ctl->client, ctl->argv[0], 0, 0, &params, &ctl->err);
-    if (status == RP_DEADLINE_EXCEEDED)
-        status = err_set(&ctl->err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
+    const Replay__InfoReply *info = ask_info(ctl, NULL, false);
+    size_t i = 0;
+    while (info && i < info->n_slots && strcmp(info->slots[i]->name, ctl->argv[0]) != 0)
+        i++;
+    if (info && i == info->n_slots)
+        err_set(&ctl->err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
+    rp_status status = ctl->err.status
+                           ? (rp_status)ctl->err.status
+                           : rp_params_get(ctl->client, ctl->argv[0], 0, ctl->timeout_ms, &params, &ctl->err);
     const rp_param *slot = status == RP_OK ? rp_params_slot(params) : NULL;
     if (slot)
         status = ctl_write(ctl->save, slot->data, (size_t)slot->bytes, &ctl->err);
-    if (slot && status == RP_OK && strcmp(ctl->save, "-") != 0)
+    if (slot && status == RP_OK && !ctl->json && strcmp(ctl->save, "-") != 0)
         printf("version %llu of %s, %s, is in %s\n", (unsigned long long)slot->version, slot->name,
                format_bytes(size, slot->bytes), ctl->save);
     rp_params_release(&params);
