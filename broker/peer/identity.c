@@ -366,7 +366,7 @@ rp_status identity_check(const struct identity *self, uint32_t allowed, const ch
                        self->name);
     return err_set(err, RP_PERMISSION_DENIED,
                    "the key '%s' has the role %s, and %s needs %s: whoever runs the broker can give it that role "
-                   "(replay-ctl key allow)",
+                   "(replay-ctl key change)",
                    self->name, roles_text(self->roles, have, sizeof have), what,
                    roles_any(allowed | KEY_ADMIN, need, sizeof need));
 }

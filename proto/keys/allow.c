@@ -169,7 +169,7 @@ static rp_status check_twins(const struct allow_list *self, const char *path, rp
         qsort(sorted, self->n, sizeof *sorted, orders[o]);
         for (uint32_t i = 1; i < self->n && status == RP_OK; i++)
             if (orders[o](&sorted[i - 1], &sorted[i]) == 0)
-                status = err_set(err, RP_ALREADY_EXISTS, "%s has '%s', or its key, already: revoke it first", path,
+                status = err_set(err, RP_ALREADY_EXISTS, "%s has '%s', or its key, already: change or revoke it", path,
                                  sorted[i].name);
     }
     free(sorted);
