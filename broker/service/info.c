@@ -197,6 +197,9 @@ static void info_fill(struct arena *arena, const struct service *service, Replay
 {
     replay__info_reply__init(out);
     out->server = server_info(arena, service);
+    out->server->snapshots = service->snapshots;
+    out->server->snapshot_cpu_ns = service->snapshots_cpu_ns;
+    out->server->snapshot_longest_ns = service->snapshot_longest_ns;
     out->disk = disk_info(arena, service);
     add_params(arena, service, out);
     out->tables = arena_take(arena, service->tables->n, sizeof(*out->tables));
@@ -608,9 +611,6 @@ static bool stage_state(struct snapshot_maker *self)
 {
     struct snapshot *snapshot = self->snapshot;
     info_fill(&snapshot->arena, self->service, &snapshot->info);
-    snapshot->info.server->snapshots = self->made;
-    snapshot->info.server->snapshot_cpu_ns = self->cpu_ns;
-    snapshot->info.server->snapshot_longest_ns = self->longest_ns;
     return true;
 }
 
@@ -670,10 +670,11 @@ static bool snapshot_step(struct chore *chore)
     if (self->running)
         return true;
     self->snapshot = NULL;
-    self->made++;
-    self->cpu_ns += snapshot->cpu_ns;
-    if (snapshot->cpu_ns > self->longest_ns)
-        self->longest_ns = snapshot->cpu_ns;
+    struct service *service = self->service;
+    service->snapshots++;
+    service->snapshots_cpu_ns += snapshot->cpu_ns;
+    if (snapshot->cpu_ns > service->snapshot_longest_ns)
+        service->snapshot_longest_ns = snapshot->cpu_ns;
     exchange_give(&self->exchange, snapshot);
     return false;
 }

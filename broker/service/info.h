@@ -19,7 +19,6 @@ struct snapshot_maker {
     struct snapshot *snapshot; /* being made; NULL: none */
     uint32_t stage;            /* of the work, see info.c */
     uint32_t sessions_most;    /* room in the list of sessions */
-    uint64_t made, cpu_ns, longest_ns;
 };
 
 /* Describes the fields that a table prescribes. */

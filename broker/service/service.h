@@ -67,6 +67,7 @@ struct service {
     struct params_waits params_waits;
     struct reduces reduces;
     struct log_limit delete_log;
+    uint64_t snapshots, snapshots_cpu_ns, snapshot_longest_ns; /* made by the snapshot_maker: info.h */
     struct trace_session *trace; /* a trace that is recorded or collected, or NULL: req_trace.c */
 };
 

@@ -50,14 +50,14 @@ EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL)
 {
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_inserted(peer, "t", peer->key_base, 5, 1);
-    assert_int_equal(embed->broker->snapshots.made, 0);
+    assert_int_equal(testpeer_info(peer)->server->snapshots, 0);
     assert_int_equal(embed->broker->snapshots.exchange.made_fd, -1);
     struct snapshot *snapshot = look(embed, SNAPSHOT_STATE);
     assert_int_equal(snapshot->info.n_sessions, 0);
     assert_null(snapshot->why.waits);
     snapshot_destroy(&snapshot);
     embed_advance(embed, 5000);
-    assert_int_equal(embed->broker->snapshots.made, 1);
+    assert_int_equal(testpeer_info(peer)->server->snapshots, 1);
 }
 
 EMBED_TEST(figures_are_those_of_the_work, two_tables, NULL)
