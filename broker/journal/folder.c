@@ -186,7 +186,9 @@ static rp_status folder_lock(struct folder *self, rp_error *err)
     self->lock = openat(self->descriptor, "replay.lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (self->lock < 0)
         return err_set(err, RP_IO, "folder '%s' cannot be written to: replay.lock: %s", self->path, strerror(errno));
-    if (flock(self->lock, LOCK_EX | LOCK_NB) != 0) {
+    /* The folder, too: somebody may remove the file. */
+    if (flock(self->lock, LOCK_EX | LOCK_NB) != 0 ||
+        (flock(self->descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)) {
         char holder[32] = "";
         ssize_t n = pread(self->lock, holder, sizeof holder - 1, 0);
         holder[n > 0 ? strspn(holder, "0123456789") : 0] = '\0';

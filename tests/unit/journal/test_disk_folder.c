@@ -99,10 +99,9 @@ CASE(listing)
 CASE(lock)
 {
     struct folder second;
+    must_fail(folder_open(&second, f->path, true, &err), RP_FAILED_PRECONDITION, textf("process %ld", (long)getpid()));
+    unlink(file_in(f->path, "replay.lock")); /* the folder is locked, too */
     must_fail(folder_open(&second, f->path, true, &err), RP_FAILED_PRECONDITION, f->path);
-    char process[32];
-    snprintf(process, sizeof process, "process %ld", (long)getpid());
-    assert_non_null(strstr(err.text, process));
     reopen(f, true);
 }
 
