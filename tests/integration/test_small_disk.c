@@ -6,7 +6,6 @@
  *
  * A disk that is full: writers wait, everybody who asks is told why, nothing is torn or lost, also if the broker is
  * killed meanwhile, and all goes on when there is room. */
-
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -99,8 +98,7 @@ static void *write_rows(void *ctx)
         uint32_t i = (uint32_t)atomic_fetch_add(&self->rows, 1);
         for (uint32_t k = 0; k < WORDS; k++)
             row[k] = word(i, k);
-        const void *values[] = {row};
-        ok(rp_writer_append(writer, values, WAIT, &err));
+        ok(rp_writer_append(writer, (const void *[]){row}, WAIT, &err));
         ok(rp_writer_item_last(writer, "t", 1, 1, WAIT, NULL, &err));
     }
     while (rp_writer_flush(writer, 0, 1000, &err) == RP_DEADLINE_EXCEEDED)
@@ -312,6 +310,9 @@ DISK_TEST(the_end_does_not_wait_for_a_full_disk)
     while (rp_counter_add(self->client, "n", 1, 1000, NULL, &err) == RP_OK)
         ;
     must_fail((rp_status)err.status, RP_DEADLINE_EXCEEDED, "No space left on device");
+    rp_sampler *sampler = SAMPLER(self->client, "t", .batch_size = 1);
+    must_fail(rp_sampler_next(sampler, &(rp_batch *){NULL}, 1000, &err), RP_DEADLINE_EXCEEDED, "No space left");
+    rp_sampler_destroy(&sampler);
     int64_t from_ns = clock_ns();
     assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
     assert_true(clock_ns() - from_ns < 60 * NS_PER_S); /* it tries for a second, twice */

@@ -566,7 +566,8 @@ static void take_whole(struct rp_sampler *self, struct pick *pick, rp_batch **ba
         if (self->options.on_demand)
             err_set(&plan->error, RP_BAD_MESSAGE, "0 items came for a request of %u", plan->count);
     } else if (status == RP_CANCELLED || (status == RP_DEADLINE_EXCEEDED && pick->reply->answered)) {
-        snprintf(part->why, sizeof part->why, "%s", error->text);
+        if (pick->reply->answered || !part->why[0])
+            snprintf(part->why, sizeof part->why, "%s", error->text);
         self->wanted = false;       /* a call makes one request */
         if (status == RP_CANCELLED) /* by this side, or by a broker that shuts down: the next one may be there soon */
             part->retry_ns = self->decoded_ns + RETRY_NS;
@@ -733,7 +734,8 @@ static void on_why(void *ctx, struct conn_reply *reply)
         bool all = wait->has_shard_case == REPLAY__WAIT__HAS_SHARD_ALL_SHARDS;
         bool ours = !all && (conn_has_key(self->conn) || strcmp(wait->who, us) == 0) &&
                     (strcmp(wait->kind, "sample") == 0 || strcmp(wait->kind, "permit") == 0);
-        if (ours && strcmp(wait->table, self->table) == 0)
+        /* The disk comes first: it holds back the answer to a request that does not wait for items. */
+        if ((ours && strcmp(wait->table, self->table) == 0) || strcmp(wait->kind, "journal") == 0)
             snprintf(self->why, sizeof self->why, "%s", wait->text);
     }
     pthread_mutex_unlock(&sampler->lock);
