@@ -474,12 +474,11 @@ static bool add_evicted(struct why *self, const struct table *table)
     if (n == 0)
         return true;
     const struct table *holder = room_holder(table->tables);
-    return add_wait(
-               self, "broker", "memory", table->name, n, table->evicted_for_memory_ns,
-               "table '%s': %llu items were evicted because memory was full; it has %u where max_size is %lld, and "
-               "table '%s' holds most, %s: raise memory_limit, or lower max_size",
-               table->name, (unsigned long long)n, table->in.size, (long long)table->config->max_size, holder->name,
-               format_bytes(held, room_held(holder))) != NULL;
+    return add_wait(self, "broker", "memory", table->name, n, table->evicted_for_memory_ns,
+                    "table '%s': %llu items were evicted because of %s; it has %u where max_size is %lld, and "
+                    "table '%s' holds most, %s: raise that, or lower max_size",
+                    table->name, (unsigned long long)n, table->evicted_by, table->in.size,
+                    (long long)table->config->max_size, holder->name, format_bytes(held, room_held(holder))) != NULL;
 }
 
 /* Of items that were too old, while a sampler waits for more. */

@@ -863,14 +863,17 @@ static bool exceeds(const struct table *self, uint64_t limit)
     return self->in.free == NO_SLOT && store_memory(store) + margin > limit;
 }
 
+static bool disk_wants_room(const struct tables *self)
+{
+    return self->disk.ctx && self->disk.wants_room(self->disk.ctx);
+}
+
 /* True if something should be evicted. Chunks that are about to go to disk make room without that: inserts wait for them
  * before they come here. */
 static bool wants_room(const struct table *self)
 {
     const struct tables *tables = self->tables;
-    const struct disk_tier *disk = &tables->disk;
-    return (exceeds(self, tables->storage_budget) && !tables_disk_is_full(tables)) ||
-           (disk->ctx && disk->wants_room(disk->ctx));
+    return (exceeds(self, tables->storage_budget) && !tables_disk_is_full(tables)) || disk_wants_room(tables);
 }
 
 /* Bytes that the item adds to the table. */
@@ -930,13 +933,15 @@ bool room_waits_(struct table *self, const struct span *span)
 }
 
 /* The first time is logged: the table will not get as large as its configuration says. */
-static void note_evicted(struct table *self, uint32_t n)
+static void note_evicted(struct table *self, uint32_t n, const char *by)
 {
+    self->evicted_by = by;
     if (self->stats.evicted_for_memory == 0) {
         self->evicted_for_memory_ns = self->loop->now_ns;
         log_line(LEVEL_WARN, "B0210", "a table evicts items because memory is full",
-                 "table=%s items=%u max_size=%lld memory_bytes=%llu memory_limit=%lld", self->name, self->in.size,
-                 (long long)self->config->max_size, (unsigned long long)store_memory(self->store),
+                 "table=%s items=%u max_size=%lld limit=%s memory_bytes=%llu memory_limit=%lld", self->name,
+                 self->in.size, (long long)self->config->max_size, self->evicted_by,
+                 (unsigned long long)store_memory(self->store),
                  (long long)self->tables->config->memory_limit);
     }
     self->evicted_lately_ns = self->loop->now_ns;
@@ -976,6 +981,7 @@ static rp_status room_make(struct table *self, rp_error *err)
     while (wants_room(self) && relieve(store)) {
     }
     if (!room_is_kept(self)) {
+        const char *by = disk_wants_room(tables) ? "storage.disk" : "memory_limit";
         /* One pick of a remover that picks at random would free no slab before nearly all old items are gone. */
         bool (*evict_one)(struct table *) = store_waste(self->store) > 0 ? table_evict_sparse : table_evict;
         for (uint32_t n = 0; n < self->evictions && wants_room(self) && evict_one(self);)
@@ -983,7 +989,7 @@ static rp_status room_make(struct table *self, rp_error *err)
         if (loses_memory(self) && !tables_disk_is_full(tables))
             (void)evict_one(self);
         if (self->stats.evicted > before)
-            note_evicted(self, (uint32_t)(self->stats.evicted - before));
+            note_evicted(self, (uint32_t)(self->stats.evicted - before), by);
     }
     if (self->in.size > 0 || !exceeds(self, (uint64_t)tables->config->memory_limit))
         return RP_OK;

@@ -116,6 +116,7 @@ struct table {
     double mean_weight;             /* samples that stats.mean_age_s and mean_staleness are over */
     int64_t evicted_for_memory_ns;  /* time of the first eviction in stats.evicted_for_memory */
     int64_t evicted_lately_ns;      /* time of the last one */
+    const char *evicted_by;         /* the setting that it was for */
     struct table_history history;
     struct histogram sampled_age;       /* of items when they were sampled, in nanoseconds */
     struct histogram sampled_staleness; /* versions of the policy that were put since the item was made */
