@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.parse
 
-from keyrings import COLUMNS, KeyBroker, send, write
+from keyrings import COLUMNS, FIELDS, KeyBroker, send, write
 from actor import Actor
 from generated import pb
 from harness import Broker, check, contains, ctl, equal, eventually
@@ -276,6 +276,24 @@ def test_documents_name_what_there_is():
     apart = [t["expr"] for p in board["panels"] if "each shard" not in p["title"] for t in p["targets"]
              if not re.search(r"(sum|min|max) ?(by|without)? ?\(", t["expr"])]
     equal(apart, [], "queries of docs/grafana.json with a line for each shard")
+
+
+def test_a_full_memory_raises_its_alarm():
+    rules = (SOURCE / "docs" / "alerts.yaml").read_text()
+    rule = re.search(r"alert: ReplayMemoryNearlyFull\n +expr: (.*)", rules)[1]
+    with Site("tables: [{name: t, max_size: 1000000}]\n", "memory_limit: 4MiB\n") as site:
+        def alarmed():
+            metrics = site.web.metrics()
+            return (eval(re.sub(r"replay_\w+", lambda name: repr(metrics.get(name[0])), rule)),
+                    metrics.get("replay_table_evicted_for_memory_total", table="t") > 0)
+        actor = Actor(Service(site.endpoint), [pb.Column(name="x", dtype="float32", shape=[4096])], "writer")
+        layout = actor.layout("t", FIELDS)
+        equal(alarmed(), (False, False), rule)
+        while not alarmed()[1]:
+            actor.oldest_chunk = actor.chunk([bytes(16384)], 1)
+            actor.item(layout, actor.oldest_chunk, 0, 1)
+            check(actor.send(60.0) and actor.flush(60.0), "not written")
+        equal(alarmed(), (True, True), rule)
 
 
 def crowd(web):
