@@ -941,8 +941,7 @@ static void note_evicted(struct table *self, uint32_t n, const char *by)
         log_line(LEVEL_WARN, "B0210", "a table evicts items because memory is full",
                  "table=%s items=%u max_size=%lld limit=%s memory_bytes=%llu memory_limit=%lld", self->name,
                  self->in.size, (long long)self->config->max_size, self->evicted_by,
-                 (unsigned long long)store_memory(self->store),
-                 (long long)self->tables->config->memory_limit);
+                 (unsigned long long)store_memory(self->store), (long long)self->tables->config->memory_limit);
     }
     self->evicted_lately_ns = self->loop->now_ns;
     self->stats.evicted_for_memory += n;

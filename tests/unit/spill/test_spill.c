@@ -519,7 +519,7 @@ TEST(a_full_disk_budget_removes_old_items, make_folder, drop_folder)
     insert_many(peer, 2000, 10);
     struct table *table = embed_table(&embed, "t");
     assert_int_equal(table->in.size + table->stats.evicted, 2000); /* none was rejected */
-    assert_true(table->in.size > 400 && table->in.size < 700); /* 1 MiB on disk and 128 KiB here, 2 KiB each */
+    assert_true(table->in.size > 400 && table->in.size < 700);     /* 1 MiB on disk and 128 KiB here, 2 KiB each */
     assert_int_not_equal(table_find(table, 1999), KEYMAP_NONE);
     assert_int_equal(table_find(table, 0), KEYMAP_NONE);
     uint64_t live = 0;
