@@ -1,8 +1,7 @@
 /* The harness of replay-bench. A command describes what it compares; the harness starts a broker and load generators (load.c),
  * measures them in turn with plain libzmq that moves the same frames (raw.c) or with another broker, and prints the figures
  * (run.c). The program itself makes no zmq context, so that it can fork. */
-#ifndef BENCH_BENCH_H
-#define BENCH_BENCH_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -324,5 +323,3 @@ void report_value(const struct options *options, const char *name, double value,
 void report_cost(const struct options *options, const char *name, double value, double goal, const char *unit);
 /* Returns the number of goals that were missed. */
 uint32_t report_end(const struct options *options);
-
-#endif

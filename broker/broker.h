@@ -2,8 +2,7 @@
  *
  * A library with a thin main: tests, benches and single-process runs embed it. Nothing is locked. broker_stop, broker_hurry
  * and broker_checkpoint may be called from any thread and from a signal handler; everything else belongs to the core thread. */
-#ifndef BROKER_BROKER_H
-#define BROKER_BROKER_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -91,5 +90,3 @@ rp_status broker_write_endpoints(const struct broker *self, const char *http, co
 /* Sets malloc to keep large blocks in the heap, and the heap: with its defaults, page faults are most of the cost of large
  * inserts. For the process that runs a broker, before it starts threads. */
 void broker_memory_settings(void);
-
-#endif

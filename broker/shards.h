@@ -6,8 +6,7 @@
  *
  * Parent and shards share the list of endpoints, and each shard has a socket to its parent: by a byte the shard says that its endpoints
  * are in the list (shards_join), and by another the parent says that those of all shards are. A shard ends with its parent. */
-#ifndef BROKER_SHARDS_H
-#define BROKER_SHARDS_H
+#pragma once
 
 #include "broker/config/config.h"
 #include "replay/error.h"
@@ -57,5 +56,3 @@ void shards_bind_again(struct broker_config *config, uint32_t shard, const char 
  * signal has come, or the parent is gone. */
 rp_status shards_join(const struct shard_link *link, const char *const own[SHARD_ENDPOINTS],
                       char *service[CONFIG_MAX_SHARDS], rp_error *err);
-
-#endif

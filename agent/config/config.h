@@ -1,8 +1,7 @@
 /* The config room: the configuration of a run, one file for all programs. Each program reads the whole file and uses
  * its part; the broker reads only its section (replay-broker -c FILE --section broker). The room owns the keys and
  * their checks, and may use the structs of environments, adders, algorithms and the broker's configuration. */
-#ifndef AGENT_CONFIG_CONFIG_H
-#define AGENT_CONFIG_CONFIG_H
+#pragma once
 
 #include "agent/env/env.h"
 #include "agent/learn/adder.h"
@@ -213,5 +212,3 @@ uint32_t run_config_slurm_tasks(const struct run_config *self, uint32_t actors);
 /* Adds what a run under Slurm needs and the file leaves out: plan.max_actors, and a folder of checkpoints, because a job that
  * is queued again starts with the tables of the last one. */
 void run_config_complete_slurm(struct run_config *self);
-
-#endif

@@ -1,6 +1,5 @@
 /* Placeholders in the user's own commands: "{service}" and the like (docs/LAUNCH.md). "{{" stands for a brace. */
-#ifndef AGENT_CONFIG_PLACEHOLDER_H
-#define AGENT_CONFIG_PLACEHOLDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,5 +30,3 @@ enum placeholder placeholder_find(const char *text, size_t *length);
 
 /* Reports mistakes in a user's command, a list of char *, at the key `path`. */
 void placeholder_check(const struct schema_list *command, const char *path, struct schema_report *report);
-
-#endif

@@ -4,8 +4,7 @@
  * trace), top.c, checkpoint.c and key.c (files without a broker), main.c (the command line), and ctl.c, what they share. It uses
  * agent/client/admin for what a broker says, and broker/checkpoint for files. One struct holds the command line; one row in main.c
  * describes each command. */
-#ifndef AGENT_CTL_CTL_H
-#define AGENT_CTL_CTL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -127,5 +126,3 @@ int ctl_top(struct ctl *ctl);
 int ctl_checkpoint(struct ctl *ctl); /* asks for a checkpoint, or inspects a folder */
 int ctl_backup(struct ctl *ctl);     /* copies the files of a running broker */
 int ctl_key(struct ctl *ctl);        /* key files and lists of keys, without a broker */
-
-#endif

@@ -1,7 +1,6 @@
 /* The built-in environments. To add one: a file with its task and its ops, a line here, a line in env_builtin (env.c),
  * a model and scenes in tests/golden. */
-#ifndef AGENT_ENV_BUILTIN_H
-#define AGENT_ENV_BUILTIN_H
+#pragma once
 
 #include "replay/env.h"
 
@@ -22,5 +21,3 @@ extern const rp_env_ops env_memory;                 /* Memory */
 extern const rp_env_ops env_inverted_pendulum; /* InvertedPendulum */
 extern const rp_env_ops env_cartpole_swingup;  /* CartPoleSwingUp */
 extern const rp_env_ops env_cheetah;           /* Cheetah */
-
-#endif

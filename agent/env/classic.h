@@ -1,7 +1,6 @@
 /* What the built-in environments share: their options, and everything of rp_env_ops but the task itself, which is a struct
  * classic_task. */
-#ifndef AGENT_ENV_CLASSIC_H
-#define AGENT_ENV_CLASSIC_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -119,5 +118,3 @@ static inline double classic_clip(double value, double low, double high)
 {
     return value < low ? low : value > high ? high : value;
 }
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Continuous actions are canonical here: every number lies in [-1, 1] (others are clipped) and is mapped to the
  * bounds of the environment. Agents never see those bounds. */
-#ifndef AGENT_ENV_ENV_H
-#define AGENT_ENV_ENV_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -140,5 +139,3 @@ rp_status env_failure(const struct env *self, rp_error *err);
 void env_announce(struct env *self, const void *action);
 bool env_resets_within_round(const struct env *self);
 uint32_t env_metrics(const struct env *self, struct env_metric out[ENV_MAX_METRICS]);
-
-#endif

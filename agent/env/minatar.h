@@ -1,6 +1,5 @@
 /* What the games of MinAtar share: boards of 10 x 10 cells, the options sticky and ramping, and actions that stick. */
-#ifndef AGENT_ENV_MINATAR_H
-#define AGENT_ENV_MINATAR_H
+#pragma once
 
 #include "agent/env/classic.h"
 
@@ -41,5 +40,3 @@ enum { MINATAR_EVEN = 2, MINATAR_RAMPS = 3 };
         .observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3,                                                    \
         .observation_shape = {MINATAR_SIDE, MINATAR_SIDE, n_planes}, .n_actions = (actions), .max_steps = (limit)      \
     }
-
-#endif

@@ -15,8 +15,7 @@
  *
  *    (M + m) x''        + m l cos(angle) angle''  =  F - b x' + m l sin(angle) angle'^2
  *    m l cos(angle) x'' + (I + m l^2) angle''     =  m g l sin(angle) - c angle' */
-#ifndef AGENT_ENV_MUJOCO_H
-#define AGENT_ENV_MUJOCO_H
+#pragma once
 
 #include "agent/env/classic.h"
 #include <mujoco/mujoco.h>
@@ -59,5 +58,3 @@ double mujoco_uniform(struct mujoco *self, double bound);
 double mujoco_normal(struct mujoco *self);
 /* Seconds of one environment step. */
 double mujoco_duration(const struct mujoco *self);
-
-#endif

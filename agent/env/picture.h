@@ -1,8 +1,7 @@
 /* The picture of an environment's present state: the shapes that it draws, or pixels. Pixels are the frame that a Python environment
  * renders, or the planes of an observation. Whoever shows a picture (the page of a run, a terminal) knows nothing else of
  * environments. */
-#ifndef AGENT_ENV_PICTURE_H
-#define AGENT_ENV_PICTURE_H
+#pragma once
 
 #include "agent/env/env.h"
 
@@ -24,5 +23,3 @@ extern const uint8_t picture_colours[RP_ROLE_GOAL + 1][3], picture_ground[3];
 
 /* Paints the picture into width x height square pixels (RGB), as large as it fits, in the middle. */
 void picture_paint(const struct env_picture *self, uint32_t width, uint32_t height, uint8_t *rgb);
-
-#endif

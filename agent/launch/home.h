@@ -2,8 +2,7 @@
  * address: a launcher, or replay-launch open. When that process ends, another launcher takes over. What they share is in the user's
  * cache: the token, the folders of runs, and a lock that the server holds. The lock proves that the address is not somebody
  * else's: nobody is sent there with the token otherwise. */
-#ifndef AGENT_LAUNCH_HOME_H
-#define AGENT_LAUNCH_HOME_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ bool home_folder(const struct home *self, uint32_t number, char out[FOLDER_SIZE]
 /* True if this process may serve from now on: no other one does. */
 bool home_lock(struct home *self);
 void home_unlock(struct home *self);
-
-#endif

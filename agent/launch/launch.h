@@ -2,8 +2,7 @@
  * verbs, what comes before a run (prepare.h), the run from its first process to its report (report.h), the view in a terminal (view.h,
  * screen.h), the page in a browser (run_page.h) and the list of runs (runs.h). It may use all rooms below it: plan
  * (measurements, and how many processes), process (children, what they do, and the run's folder), host (other machines), slurm (jobs). */
-#ifndef AGENT_LAUNCH_LAUNCH_H
-#define AGENT_LAUNCH_LAUNCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -80,5 +79,3 @@ rp_status launch_logs(struct launch *launch, rp_error *err);
 rp_status launch_stop(struct launch *launch, rp_error *err);
 rp_status launch_ask(struct launch *launch, rp_error *err);
 rp_status launch_open(struct launch *launch, rp_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* What comes before a run: the configuration, the folder, signals, the guard and the plan. */
-#ifndef AGENT_LAUNCH_PREPARE_H
-#define AGENT_LAUNCH_PREPARE_H
+#pragma once
 
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/launch.h"
@@ -76,5 +75,3 @@ rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verb
 
 /* Where the file says auto, the number of shards becomes the plan's; without a plan it is 1. */
 void prepare_shards(struct prepared *self);
-
-#endif

@@ -1,7 +1,6 @@
 /* The results of a run: report.json, report.html (the page of a run with its answers inside) and report.txt, made from the last status, the
  * plan, and the files in the run's folder. */
-#ifndef AGENT_LAUNCH_REPORT_H
-#define AGENT_LAUNCH_REPORT_H
+#pragma once
 
 #include "agent/launch/plan/plan.h"
 #include "agent/launch/process/status.h"
@@ -53,5 +52,3 @@ void report_ended(const struct status *last, double value, char *out, size_t siz
 
 /* "5.2 k", "31.8", "-". Gives out, which has FORMAT_SIZE bytes. */
 const char *report_rate(double value, char *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Decides whether to add or retire actors while a run goes on. A pure function, called once per observation. */
-#ifndef AGENT_LAUNCH_RESIZE_H
-#define AGENT_LAUNCH_RESIZE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ struct resize {
  * that balances both sides, less the uncertainty from noise, and no further than the cores allow. */
 uint32_t resize_decide(struct resize *self, const struct resize_limits *limits, const struct resize_seen *seen,
                        int64_t now_ns, char *reason, uint32_t size);
-
-#endif

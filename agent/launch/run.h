@@ -1,7 +1,6 @@
 /* A run from its first process to its report. It starts the broker, then learners, then actors and evaluator; watches, restarts, resizes
  * and stops them. One thread, one loop; all state in one struct (run_state.h). */
-#ifndef AGENT_LAUNCH_RUN_H
-#define AGENT_LAUNCH_RUN_H
+#pragma once
 
 #include "agent/config/config.h"
 #include "agent/launch/host/host_pool.h"
@@ -46,5 +45,3 @@ void run_poll(struct run *self, int64_t now_ns);
 /* While the run saves before the time limit of its job: lets options->limit act when there is hardly any time left. A scheduler announces
  * that limit by a signal, and it ends the run whether it has saved or not. */
 void run_heed_limit(struct run *self, int64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* The pages of runs: an HTTP server with, for each run, the page of its broker (agent/view) and what a launcher knows beyond it. It holds
  * no state of a run: what it shows comes from the broker and from the run's folder, so it shows runs of other launchers and runs that
  * have ended in the same way. The page of the run NAME in the folder of runs with the number N is at /N/NAME/. */
-#ifndef AGENT_LAUNCH_RUN_PAGE_H
-#define AGENT_LAUNCH_RUN_PAGE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -35,5 +34,3 @@ void run_page_end(struct run_page *self);
 void run_page_stop(struct run_page **self);
 /* The newest state of the run, for tests: free(). */
 char *run_page_state(struct run_page *self);
-
-#endif

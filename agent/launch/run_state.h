@@ -1,6 +1,5 @@
 /* The state of a run, and what is known from it. Not for other rooms. */
-#ifndef AGENT_LAUNCH_RUN_STATE_H
-#define AGENT_LAUNCH_RUN_STATE_H
+#pragma once
 
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/process/command.h"
@@ -225,5 +224,3 @@ void run_take_in(struct run *self, const struct observation *before);
 void run_status(struct run *self, struct status *out);
 /* Writes status.json, launch.json, and lines of metrics.jsonl. */
 void run_save(struct run *self, const struct status *status);
-
-#endif

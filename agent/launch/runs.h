@@ -1,6 +1,5 @@
 /* Runs of the past: lists them from their folders, compares them, and removes them. */
-#ifndef AGENT_LAUNCH_RUNS_H
-#define AGENT_LAUNCH_RUNS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -51,5 +50,3 @@ void runs_put_curves(struct json *out, const struct run_summary *run);
 rp_status runs_write_page(const struct run_summary *runs, uint32_t n, const char *path, rp_error *err);
 /* Returns a configuration as lines "a.b[0].c: value", without comments: free(); "" for a file that cannot be read. */
 char *runs_flatten_config(const char *text);
-
-#endif

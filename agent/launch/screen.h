@@ -1,6 +1,5 @@
 /* Standard output while a run goes on: a view in place on a terminal, plain lines or JSON otherwise. */
-#ifndef AGENT_LAUNCH_SCREEN_H
-#define AGENT_LAUNCH_SCREEN_H
+#pragma once
 
 #include "agent/launch/process/status.h"
 
@@ -20,5 +19,3 @@ bool screen_quit(const struct screen *self);
 bool screen_touched(struct screen *self);
 /* Prints a message at once, above the view (quiet: only if loud; JSON: {"event": ...}). May have several lines. */
 void screen_say(struct screen *self, bool loud, const char *format, ...) RP_PRINTF(3, 4);
-
-#endif

@@ -1,7 +1,6 @@
 /* Columns of numbers from a file of JSON lines, such as metrics.jsonl or the reports of a process. A long file has more lines than a
  * chart has points: then each point is the mean of several lines. */
-#ifndef AGENT_LAUNCH_SERIES_H
-#define AGENT_LAUNCH_SERIES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,5 +58,3 @@ void series_put_history(struct json *out, const char *folder);
 /* Writes the members "curve" (returns of the evaluations, or of the actors if there is no evaluation), "learning" (what a learner
  * reports) and "acting" (what an actor reports) into an object that is open, each by seconds, environment steps and learner steps. */
 void series_put_curves(struct json *out, const char *folder);
-
-#endif

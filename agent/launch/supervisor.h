@@ -1,6 +1,5 @@
 /* What to do when a child ends: a pure state machine. The caller passes the time in. */
-#ifndef AGENT_LAUNCH_SUPERVISOR_H
-#define AGENT_LAUNCH_SUPERVISOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -62,5 +61,3 @@ struct hang {
     int64_t cpu_ns, since_ns, looked_ns;
 };
 bool hang_seen(struct hang *self, int64_t hang_ns, int64_t cpu_ns, int64_t now_ns);
-
-#endif

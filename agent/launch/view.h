@@ -1,6 +1,5 @@
 /* A status for people: the text of the view for a given size, and one plain line. It knows nothing of processes. */
-#ifndef AGENT_LAUNCH_VIEW_H
-#define AGENT_LAUNCH_VIEW_H
+#pragma once
 
 #include "agent/launch/process/status.h"
 #include "agent/view/tui.h"
@@ -15,5 +14,3 @@ void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t
 
 /* The same as view_render, with colours, and with what keys have chosen. */
 void view_draw(struct text *out, const struct status *status, const struct canvas_style *style, struct tui *tui);
-
-#endif

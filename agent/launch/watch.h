@@ -1,6 +1,5 @@
 /* A run under Slurm as another terminal sees it: watched while its job waits, runs and ends, or stopped. */
-#ifndef AGENT_LAUNCH_WATCH_H
-#define AGENT_LAUNCH_WATCH_H
+#pragma once
 
 #include "agent/launch/launch.h"
 #include "agent/launch/process/interrupts.h"
@@ -31,5 +30,3 @@ bool watch_alive(struct watch_alive *self, const char *folder);
 rp_status watch_is_free(const char *given, rp_error *err);
 /* Ends the run in order, or with `force` at once, and waits for it. False: the run is none of Slurm. */
 bool watch_stop(const char *folder, bool force, rp_status *status, rp_error *err);
-
-#endif

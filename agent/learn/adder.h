@@ -23,8 +23,7 @@
  * is |R + g D value(s_{t+k}) - q(s_t, a_t)|, without the bootstrap after a terminal step; none is below 1e-6, as a
  * prioritized table never picks an item of priority 0. adder.c says exactly which
  * items come out. */
-#ifndef AGENT_LEARN_ADDER_H
-#define AGENT_LEARN_ADDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -114,5 +113,3 @@ rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_
 /* Sets the version of the parameters that act from now on. */
 void adder_set_policy(struct adder *self, uint64_t version);
 void adder_get_stats(const struct adder *self, struct adder_stats *out);
-
-#endif

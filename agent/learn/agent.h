@@ -10,8 +10,7 @@
  * vector of derivatives (all networks of the algorithm in it, at the parameters before the step), which may be
  * averaged over learners, and `apply` does everything that changes parameters: clipping, optimisers, targets, step
  * count. After the same sequence of vectors, two learners have the same bits. */
-#ifndef AGENT_LEARN_AGENT_H
-#define AGENT_LEARN_AGENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -199,5 +198,3 @@ void agent_choose_continuous(const struct agent *self, const float *action, cons
                              struct rng *rng, struct agent_choice *out);
 /* Sets a scalar; replaces one of the same name. The name is borrowed. */
 void agent_scalar(struct agent_result *self, const char *name, double value);
-
-#endif

@@ -1,7 +1,6 @@
 /* The loops of networks that are not (large) matrix products. On x86-64 each is compiled twice, and the wider version
  * runs where the processor has AVX2. Sums may differ in their last bits between machines. */
-#ifndef AGENT_NET_KERNEL_H
-#define AGENT_NET_KERNEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ static inline uint32_t kernel_argmax(const float *x, uint32_t n)
 }
 /* Adds the sum of the rows of d to sum. */
 void kernel_sum_rows(const float *d, size_t rows, uint32_t n, float *sum);
-
-#endif

@@ -6,8 +6,7 @@
  * Rows of inputs and outputs are the items of a batch.
  *
  * Weight matrices are stored as [inputs][outputs], row-major: y = x W + b. */
-#ifndef AGENT_NET_NET_H
-#define AGENT_NET_NET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -93,5 +92,3 @@ void net_backward(const struct net *self, const float *params, struct net_pass *
 
 /* Limits BLAS to one thread in this process. Called once by each program that uses networks. */
 void net_single_thread(void);
-
-#endif

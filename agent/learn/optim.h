@@ -1,6 +1,5 @@
 /* The optimiser of a vector of parameters. */
-#ifndef AGENT_NET_OPTIM_H
-#define AGENT_NET_OPTIM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -30,5 +29,3 @@ void optim_step(struct optim *self, float *params, const float *grads);
 double optim_clip(float *grads, uint32_t n, double max);
 /* target += tau * (params - target) */
 void optim_track(float *target, const float *params, uint32_t n, double tau);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * A recurrent learner uses the first `burn_in` rows of an item to warm up its state, and trains on the others. An item that begins an
  * episode needs no warming up, so all of its rows train. P is at most L - burn_in, so every row of an episode is trained on. */
-#ifndef AGENT_LEARN_SEQUENCE_H
-#define AGENT_LEARN_SEQUENCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ static inline bool sequence_begins(const struct sequence *self, uint64_t row)
 {
     return row % (uint64_t)self->period == 0;
 }
-
-#endif

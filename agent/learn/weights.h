@@ -1,8 +1,7 @@
 /* Named tensors in one block of bytes: the format of parameter slots, of saved learners and of checkpoints' weights.
  * proto/PROTOCOL.md, 21 describes it; version 1 is: "RPWT", version, counts, a table of entries (name, dtype, shape, offset),
  * the data aligned to 64 bytes, crc32c of all before it. Little-endian. */
-#ifndef AGENT_NET_WEIGHTS_H
-#define AGENT_NET_WEIGHTS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ rp_status weights_write_file(const char *path, const struct tensor *tensors, uin
 /* Gives the whole file, unchecked, for weights_list: free(). */
 rp_status weights_load_file(const char *path, uint8_t **block, size_t *size, rp_error *err);
 rp_status weights_read_file(const char *path, struct tensor *tensors, uint32_t n, rp_error *err);
-
-#endif

@@ -4,8 +4,7 @@
  * chooses actions, passes observations to an adder, and takes newer parameters from time to time. Without an adder,
  * and greedy, it is an evaluator. An environment loop is an actor and an environment that take turns. The room may use environments, adders, algorithms, the configuration, the client library, and
  * the broker, which replay-single embeds. */
-#ifndef AGENT_RUN_ACTOR_H
-#define AGENT_RUN_ACTOR_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -151,5 +150,3 @@ void crew_tell_policy(struct crew *self);
 void crew_keep(struct crew *self, const char *folder, bool fresh);
 /* Evaluates the present parameters. steps: of all actors; learner_steps: of the parameters. */
 rp_status crew_evaluate(struct crew *self, uint64_t steps, uint64_t learner_steps, struct best *out, rp_error *err);
-
-#endif

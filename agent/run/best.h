@@ -3,8 +3,7 @@
  * The file belongs to the process that evaluates: the evaluator, or replay-single; after the evaluator has ended, the
  * launcher. It is written before the evaluation is reported, so a reader of the report finds the parameters. It is
  * replaced as a whole, and is the only record of the best evaluation: a restarted evaluator continues from it. */
-#ifndef AGENT_RUN_BEST_H
-#define AGENT_RUN_BEST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -44,5 +43,3 @@ void best_file_open(struct best_file *self, const char *folder, bool fresh);
 /* Call after an evaluation, before it is reported. A failing disk is logged, and the next evaluation that is as good
  * tries again. */
 void best_file_offer(struct best_file *self, const struct tensor *tensors, uint32_t n, const struct best *fresh);
-
-#endif

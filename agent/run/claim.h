@@ -2,8 +2,7 @@
  * actors take more steps than the run's stop.steps. Claims are blocks of some milliseconds, and the next claim is in
  * flight while the present block is used up, so that no step waits for the broker. Near the end blocks become small,
  * because steps that one actor claims are not available to the others. */
-#ifndef AGENT_RUN_CLAIM_H
-#define AGENT_RUN_CLAIM_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -62,5 +61,3 @@ struct claim_steps {
 rp_status claim_try(struct claim *self, uint64_t most, int64_t timeout_ms, struct claim_steps *out, rp_error *err);
 /* Takes back this many of the steps that were handed out last. */
 void claim_return(struct claim *self, uint64_t n);
-
-#endif

@@ -18,8 +18,7 @@
  * learners that sent gradients the one with the most steps counts (of several, the lowest index): a learner with other
  * steps or parameters joins. If a joiner is ahead of them all, then all join, and that joiner begins. So a learner that
  * starts from nothing cannot destroy what was learned, and learners that have drifted apart find together again. */
-#ifndef AGENT_RUN_GROUP_H
-#define AGENT_RUN_GROUP_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -60,5 +59,3 @@ rp_status group_mean(struct learner_group *self, rp_error *err);
 /* Gives the state to the learners that asked for it in this round. */
 rp_status group_applied(struct learner_group *self, rp_error *err);
 const struct group_info *group_info(const struct learner_group *self);
-
-#endif

@@ -1,6 +1,5 @@
 /* Time that a process of a run waits, by what it waits for. A side's idle share is the sum over its causes. */
-#ifndef AGENT_RUN_IDLE_H
-#define AGENT_RUN_IDLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ void idle_shares_none(struct idle_shares *out);
 void idle_shares_add(struct idle_shares *self, const struct idle_shares *other, double weight);
 /* "reduce 12%, sample 3%": causes of at least half a percent, the largest first; "" if there is none. */
 const char *idle_words(const double shares[IDLE_CAUSES], char *out, size_t size);
-
-#endif

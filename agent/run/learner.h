@@ -1,8 +1,7 @@
 /* A learner: samples, computes a gradient, shares it with other learners if there are any, applies it, writes
  * priorities back and publishes the policy. It runs unchanged in a process of its own and in one process with
  * actors. */
-#ifndef AGENT_RUN_LEARNER_H
-#define AGENT_RUN_LEARNER_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -54,5 +53,3 @@ struct idle *learner_idle(struct learner *self);
 /* True if this learner leads: it publishes, saves and counts. */
 bool learner_leads(const struct learner *self);
 void learner_take_stats(struct learner *self, struct learner_stats *out);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * The modules are those of the separate processes. The client has no thread: a call that waits for the broker runs the
  * broker. */
-#ifndef AGENT_RUN_LOCKSTEP_H
-#define AGENT_RUN_LOCKSTEP_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -43,5 +42,3 @@ struct lockstep_options {
 
 /* RP_INVALID_ARGUMENT: the limiter of the table does not suit turns, for one of them would never end. */
 rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_report *out, rp_error *err);
-
-#endif

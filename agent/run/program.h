@@ -1,7 +1,6 @@
 /* replay-actor, replay-learner and replay-single: their command lines. The work of each process is in worker.h, a whole run in
  * one process in lockstep.h. */
-#ifndef AGENT_RUN_PROGRAM_H
-#define AGENT_RUN_PROGRAM_H
+#pragma once
 
 #include "agent/config/config.h"
 #include "agent/env/env.h"
@@ -35,5 +34,3 @@ void program_end(struct program *self);
 /* The whole of a program; returns the exit status. provider: makes environments in Python; NULL: this program cannot run
  * them. */
 int program_run(enum program_kind kind, const char *name, const struct env_provider *provider, int argc, char **argv);
-
-#endif

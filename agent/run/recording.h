@@ -9,8 +9,7 @@
  *
  * Everything is bounded: RECORDING_BYTES for the frames of a recording, of which long episodes lose every second one, again and again;
  * RECORDINGS_KEPT recordings, of which the first, the newest and the best stay, and the others lie as far apart as can be. */
-#ifndef AGENT_RUN_RECORDING_H
-#define AGENT_RUN_RECORDING_H
+#pragma once
 
 #include "agent/env/env.h"
 #include "agent/run/best.h"
@@ -37,5 +36,3 @@ void recording_save(struct recording *self, const char *environment, const struc
 void recording_put_list(struct json *out, const char *folder, uint32_t most);
 /* Returns the recording whose head has this `at`, or the newest one, and sets its `at`, as JSON; NULL: there is none. */
 char *recording_read(const char *folder, bool newest, uint64_t *at);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * A process that starts again continues its files. A failure to write (a full disk, no permission) is counted, logged
  * once, and tried again with the next report; it never stops the run. One thread at a time. */
-#ifndef AGENT_RUN_RUN_LOG_H
-#define AGENT_RUN_RUN_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ void run_log_report(struct run_log *self, const struct run_log_at *at, const str
 bool run_log_open(struct run_log *self);
 /* Lines, events and whole reports that could not be written. */
 uint64_t run_log_lost(const struct run_log *self);
-
-#endif

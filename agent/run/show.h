@@ -1,7 +1,6 @@
 /* Shows episodes to whoever evaluates: drawn in the terminal, at the environment's speed, until q is pressed; where there is no
  * terminal, the first one as text, a line for each step. */
-#ifndef AGENT_RUN_SHOW_H
-#define AGENT_RUN_SHOW_H
+#pragma once
 
 #include "agent/run/actor.h"
 
@@ -13,5 +12,3 @@ struct show *show_new(const char *name, uint64_t episodes, const atomic_bool *st
 void show_destroy(struct show **self);
 /* Shows the step that the loop has just taken, and waits until its time is over. */
 void show_step(struct show *self, const struct environment_loop *loop, double reward, bool ended);
-
-#endif

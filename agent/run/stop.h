@@ -1,6 +1,5 @@
 /* The flag that ends a process of a run in order. */
-#ifndef AGENT_RUN_STOP_H
-#define AGENT_RUN_STOP_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -11,5 +10,3 @@ static inline bool is_stopped(const atomic_bool *stop)
 {
     return stop != NULL && atomic_load(stop);
 }
-
-#endif

@@ -6,8 +6,7 @@
  * to 12 hours, of each minute up to a week, and of each 10 minutes after that. So are lines with a new event, and those with the
  * most memory, the most processor time and the largest return. What is kept depends on the lines alone, not on when they were
  * thinned before. */
-#ifndef AGENT_RUN_THIN_H
-#define AGENT_RUN_THIN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ bool line_file_thin(struct line_file *self);
 double thin_number(const char *line, const char *key);
 /* Returns how many seconds lie between lines of this age that are kept; 0: all are. */
 double thin_width(double age_s);
-
-#endif

@@ -1,7 +1,6 @@
 /* Parameters on their way from learners to actors: the slot "policy" holds the policy's tensors and the learner step
  * that made them. */
-#ifndef AGENT_RUN_VARIABLES_H
-#define AGENT_RUN_VARIABLES_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -44,5 +43,3 @@ rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error
 /* Publishes without waiting; of several that are offered while one is in flight only the newest is sent. Returns the
  * error of an earlier publication. */
 rp_status variables_offer(struct variables *self, rp_error *err);
-
-#endif

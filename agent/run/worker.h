@@ -1,6 +1,5 @@
 /* An actor, an evaluator or a learner in a process of its own, with a broker. */
-#ifndef AGENT_RUN_WORKER_H
-#define AGENT_RUN_WORKER_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -43,5 +42,3 @@ rp_status worker_evaluator(const struct worker_options *options, rp_error *err);
 
 /* Seeds of the parts of a run, all derived from its one seed: different from each other, and the same in every mode. */
 uint64_t worker_seed(const struct run_config *config, const char *part, uint32_t index);
-
-#endif

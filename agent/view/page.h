@@ -2,8 +2,7 @@
  * is the page: a broker before people's eyes, in a browser. It owns the files of the page (files/, compiled in) and the answers that
  * they ask for. It has no server and no thread: a program that serves the page mounts its routes (proto/http). replay-broker shows
  * itself so, from its own snapshots; replay-launch adds what it knows of a run, whose broker it asks as a client. */
-#ifndef AGENT_PAGE_H
-#define AGENT_PAGE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -65,5 +64,3 @@ void page_put_alone(struct text *out, const char *answers);
 char *page_state(struct page *self);
 /* True if somebody has looked within the last seconds. */
 bool page_is_watched(struct page *self);
-
-#endif

@@ -1,8 +1,7 @@
 /* What replay-ctl top and the view of replay-launch have in common: lines that know their width, canvases of such lines of which the
  * important ones stay in a small terminal, lists that can be sorted and scrolled, and keys with what they mean. It knows neither brokers
  * nor runs. */
-#ifndef AGENT_VIEW_TUI_H
-#define AGENT_VIEW_TUI_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -164,5 +163,3 @@ struct list {
 /* Adds the list in at most `most` lines: its titles, and as many rows as fit from tui->first on. The title of the column that
  * gives the order is marked. Nothing is added without room for a row. */
 void list_add(struct canvas *canvas, uint32_t rank, const struct list *list, struct tui *tui, uint32_t most);
-
-#endif

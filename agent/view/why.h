@@ -1,8 +1,7 @@
 /* One sentence about what limits a run or a broker now, and one about what would help. replay-ctl, the launcher's
  * view and the page show the same two sentences. A pure function of what a broker says (include/replay/admin.h) and, for a run, of
  * what its launcher sees. */
-#ifndef AGENT_WHY_WHY_H
-#define AGENT_WHY_WHY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -88,5 +87,3 @@ bool why_read_state(const char *text, struct why_state *out);
 /* Finds the run below a folder that lives, by its status.json: the one that `latest` points to, or else the one with the newest
  * status. False: none lives. */
 bool why_find_living(const char *runs, char *out, size_t size);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * The room owns the checkpoint in progress, the list of kept ones, and the way back from files to a running broker
  * (restore.h). It uses the stream, spilling, the disk format, and the rooms whose state it copies (durable_state.h). */
-#ifndef BROKER_CHECKPOINT_H
-#define BROKER_CHECKPOINT_H
+#pragma once
 
 #include "broker/journal/stream.h"
 #include "broker/loop/loop.h"
@@ -148,5 +147,3 @@ bool checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ct
 void checkpoints_clean(struct checkpoints *self);
 /* Returns the share of the items of the checkpoint in progress that are written, 0 to 1. */
 double checkpoint_progress(const struct checkpoints *self);
-
-#endif

@@ -3,8 +3,7 @@
  * An item goes straight into its slot, with the places of its chunks in the files; restore.c reads the chunks when all entries
  * are applied. Sessions become tombstones that their writers can resume. replay-ctl loads files in the same way without a
  * broker (struct offline): then no table is configured. */
-#ifndef BROKER_LOADING_H
-#define BROKER_LOADING_H
+#pragma once
 
 #include "broker/journal/durable_state.h"
 #include "broker/journal/load.h"
@@ -139,5 +138,3 @@ static inline const uint64_t *offline_places(const struct item *item)
 {
     return (const uint64_t *)(const void *)span_chunks(&item->span);
 }
-
-#endif

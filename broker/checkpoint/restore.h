@@ -2,8 +2,7 @@
  * applied to the broker's own tables, sessions and parameters (loading.h). Settings that differ between the files and the
  * configuration are logged; the configuration wins where it can (sizes, selectors, options, and limiters that were not changed
  * while the broker ran), and otherwise (a signature) the start is refused. */
-#ifndef BROKER_RESTORE_H
-#define BROKER_RESTORE_H
+#pragma once
 
 #include "replay/error.h"
 
@@ -15,5 +14,3 @@ struct tables;
 rp_status restore(const struct durable_state *state, struct stream *stream, rp_error *err);
 /* Removes items that the configuration has no room for. After stream_begin, so that the journal records it. */
 void restore_finish(const struct tables *tables);
-
-#endif

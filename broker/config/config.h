@@ -3,8 +3,7 @@
  *
  * This room owns the keys, their defaults and the checks of a file. It may use the selectors, the limiter and the extensions,
  * whose options it tries out. To add a key: a member here, a row in config.c, a line in docs/CONFIG.md. */
-#ifndef BROKER_CONFIG_H
-#define BROKER_CONFIG_H
+#pragma once
 
 #include "broker/select/limiter.h"
 #include "proto/base/dtype.h"
@@ -159,5 +158,3 @@ double config_table_bytes(const struct table_config *table, double item_bytes);
  * item of each table, 0 if unknown; NULL: as the signatures say. prefix: put before keys in the report. */
 void config_check_memory(const struct broker_config *config, const double *item_bytes, const char *prefix,
                          struct schema_report *report);
-
-#endif

@@ -1,7 +1,6 @@
 /* Jobs for the disk writer, and the records that are filled there. Who fills a record makes its job; the disk writer
  * frees it. */
-#ifndef BROKER_DISK_JOB_H
-#define BROKER_DISK_JOB_H
+#pragma once
 
 #include <stdbool.h>
 #include <zmq.h>
@@ -63,5 +62,3 @@ bool recorder_reserve(struct recorder *self, size_t need);
 /* Hands the record over, if it has entries. */
 void recorder_flush(struct recorder *self);
 void recorder_fini(struct recorder *self);
-
-#endif

@@ -5,8 +5,7 @@
  * A write that fails is retried until it succeeds; what was written of the record is cut off first, so files stay sound. A
  * sync that fails is not retried: Linux would report success although pages are lost. The core thread learns of it, and
  * writes the live chunks of that segment to another one. */
-#ifndef BROKER_DISK_WRITER_H
-#define BROKER_DISK_WRITER_H
+#pragma once
 
 #include "broker/journal/disk_job.h"
 #include "broker/journal/folder.h"
@@ -47,5 +46,3 @@ uint64_t disk_writer_free(struct disk_writer *self);
 void disk_writer_watch(struct disk_writer *self, bool on);
 /* The socket to poll for news. */
 void *disk_writer_socket(struct disk_writer *self);
-
-#endif

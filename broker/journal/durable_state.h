@@ -1,7 +1,6 @@
 /* The rooms whose state is kept on disk: what the journal records, what a checkpoint copies, and what a restore fills. The
  * broker fills this in once; everything is borrowed and outlives its users. */
-#ifndef BROKER_DURABLE_STATE_H
-#define BROKER_DURABLE_STATE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,5 +26,3 @@ struct durable_state {
     struct sessions *sessions;
     struct params *params;
 };
-
-#endif

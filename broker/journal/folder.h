@@ -4,8 +4,7 @@
  *
  * Only files whose names have this shape, and whose header has the id of this folder, are ever removed. All other files
  * stay, whatever their names. */
-#ifndef BROKER_FOLDER_H
-#define BROKER_FOLDER_H
+#pragma once
 
 #include "broker/journal/record.h"
 
@@ -48,5 +47,3 @@ rp_status folder_finish(const struct folder *self, uint64_t checkpoint, int desc
 rp_status folder_remove(const struct folder *self, enum disk_kind kind, uint64_t number, bool part, rp_error *err);
 /* Returns the first number after those of all files of this kind. */
 uint64_t folder_next(const struct folder *self, enum disk_kind kind);
-
-#endif

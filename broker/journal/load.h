@@ -1,8 +1,7 @@
 /* Reading the files of a broker in their order: the newest sound checkpoint, those that it is based on, and the segments
  * after it. Every entry goes to a function of the caller's, which knows what it means (checkpoint/restore.c). Also:
  * checking single files. */
-#ifndef BROKER_LOAD_H
-#define BROKER_LOAD_H
+#pragma once
 
 #include "broker/journal/folder.h"
 
@@ -67,5 +66,3 @@ struct verify_result {
 };
 rp_status disk_verify_file(const struct folder *folder, enum disk_kind kind, uint64_t number, struct verify_result *out,
                            rp_error *err);
-
-#endif

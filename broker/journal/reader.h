@@ -1,6 +1,5 @@
 /* Reads one file record by record, front to back, in large pieces; or single chunks by their places. */
-#ifndef BROKER_READER_H
-#define BROKER_READER_H
+#pragma once
 
 #include "broker/journal/folder.h"
 
@@ -44,5 +43,3 @@ rp_status reader_chunk(struct reader *self, uint64_t offset, struct chunk_view *
 typedef rp_status chunk_fn(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err);
 rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t n, chunk_fn *fn, void *ctx,
                       rp_error *err);
-
-#endif

@@ -7,8 +7,7 @@
  * An entry is one effect on the broker's state; applied in order, entries make up the state (checkpoint/restore.c). A checkpoint holds
  * the state at one instant as such entries. A segment holds chunks and, with the journal on, what happened since. All
  * numbers are little-endian, and no struct has holes. docs/OPERATE.md describes the files; PROTOCOL.md does not. */
-#ifndef BROKER_RECORD_H
-#define BROKER_RECORD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -108,5 +107,3 @@ struct chunk_view {
 struct chunk_view entry_chunk_view(const struct entry_view *entry);
 /* Returns the value that entry_chunk.crc must have. */
 uint32_t chunk_crc(const struct chunk_view *chunk);
-
-#endif

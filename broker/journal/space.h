@@ -1,8 +1,7 @@
 /* How much disk a broker with a journal uses: how long the journal gets before a checkpoint, how large a segment gets,
  * and how much of the disk stays free so that a checkpoint, and moving the live chunks of mostly dead segments, always
  * fit. Pure functions; docs/OPERATE.md derives the bound. */
-#ifndef BROKER_SPACE_H
-#define BROKER_SPACE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ uint64_t space_reserve(const struct space *self);
 bool space_is_low(const struct space *self);
 /* Returns the bytes of live chunks that a checkpoint may move. */
 uint64_t space_moves(const struct space *self);
-
-#endif

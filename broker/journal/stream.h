@@ -12,8 +12,7 @@
  * Records have running numbers. A crash must not undo what a client was told, so with the journal on a message leaves
  * only when the records before it are durable (peer/commit.h): written (fsync never, interval) or synced (fsync
  * always). */
-#ifndef BROKER_STREAM_H
-#define BROKER_STREAM_H
+#pragma once
 
 #include "broker/journal/disk_writer.h"
 #include "broker/journal/durable_state.h"
@@ -186,5 +185,3 @@ void journal_put_reply(struct recorder *to, uint64_t client, uint64_t id, const 
 struct entry_insert journal_insert_body(const struct item *item, uint32_t slot);
 /* Puts the ENTRY_GROUP of an item of a table with groups, before its ENTRY_INSERT or ENTRY_ITEM. */
 void journal_put_group(struct recorder *to, const struct table *table, const struct contents *in, uint32_t slot);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Not effects: waiting chunks and items (writers keep and resend unresolved ones), rounds of a reduce (members retry),
  * statistics such as rates and mean ages, and counts that only inform (evictions). */
-#ifndef BROKER_EFFECTS_H
-#define BROKER_EFFECTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,5 +69,3 @@ struct effects {
             *(struct body *)effects_->entry((loop)->record, type, table, sizeof(struct body)) =                        \
                 (struct body){__VA_ARGS__};                                                                            \
     } while (0)
-
-#endif

@@ -1,7 +1,6 @@
 /* Entries: what is recorded of an effect on the broker's state, one struct each. Rooms that change the state fill them in (effects.h);
  * journal/record.h says how they lie in files. Numbers are little-endian, and no struct has holes. */
-#ifndef BROKER_ENTRIES_H
-#define BROKER_ENTRIES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -232,5 +231,3 @@ struct entry_end {
     uint64_t items, chunks, bytes; /* of the state; bytes of chunks, as stored */
     uint64_t entries;              /* in this file, this one included */
 };
-
-#endif

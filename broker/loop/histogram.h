@@ -1,7 +1,6 @@
 /* Histograms of whole numbers (nanoseconds, versions) in buckets that double: to add a value is a count of leading zeros and two
  * additions, and memory is never allocated. Not for several threads. */
-#ifndef BROKER_HISTOGRAM_H
-#define BROKER_HISTOGRAM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -43,5 +42,3 @@ uint32_t histogram_used(const struct histogram *self);
 uint64_t histogram_count(const struct histogram *self);
 /* Returns an upper bound of the smallest value that is at least as large as this share (0 to 1) of all values; 0: there are none. */
 uint64_t histogram_quantile(const struct histogram *self, double share);
-
-#endif

@@ -1,6 +1,5 @@
 /* A map from 64-bit numbers to pointers: sessions by id, peers by route. Open addressing, linear probing. */
-#ifndef BROKER_IDMAP_H
-#define BROKER_IDMAP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -20,5 +19,3 @@ void *idmap_get(const struct idmap *self, uint64_t id);
 void idmap_put(struct idmap *self, uint64_t id, void *value);
 void idmap_remove(struct idmap *self, uint64_t id);
 void idmap_fini(struct idmap *self);
-
-#endif

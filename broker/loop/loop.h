@@ -4,8 +4,7 @@
  * This room owns timers, chores, effects (effects.h) with their entries (entries.h), the map of ids (idmap.h), histograms
  * (histogram.h), and the snapshots that the core thread hands to another thread (snapshot.h). It may use proto/base, and knows
  * nothing of what it runs. */
-#ifndef BROKER_LOOP_H
-#define BROKER_LOOP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -91,5 +90,3 @@ static inline void loop_trace_end(struct loop *self, const char *name, int64_t s
     span.duration_ns = clock_now(&self->clock) - start_ns;
     trace_add(&self->trace, name, "core", &span);
 }
-
-#endif

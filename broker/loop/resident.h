@@ -1,7 +1,6 @@
 /* The memory that the process has, against the memory that the broker counts. The rest is with libzmq (messages that have not
  * arrived whole, replies that are not read) and with the allocator: memory_limit does not bound it. */
-#ifndef BROKER_RESIDENT_H
-#define BROKER_RESIDENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ struct resident {
 void resident_check(struct resident *self, uint64_t counted, uint64_t unfinished);
 /* The same with the memory of the process given. True: it was logged. */
 bool resident_judge(struct resident *self, uint64_t resident, uint64_t counted, uint64_t unfinished);
-
-#endif

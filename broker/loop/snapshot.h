@@ -5,8 +5,7 @@
  * A snapshot is the reply to Info and, if asked for, the reply to Why. It is made by the core thread, given away, and never changed
  * after that. Each message in it is consistent in itself. In a broker with very many sessions they are copied over several turns,
  * so two messages may be some milliseconds apart. */
-#ifndef BROKER_SNAPSHOT_H
-#define BROKER_SNAPSHOT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -69,5 +68,3 @@ static inline unsigned exchange_wanted(struct exchange *self)
 }
 /* Hands a snapshot over, in place of one that was not taken. */
 void exchange_give(struct exchange *self, struct snapshot *snapshot);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Both are done in functions that replace accept4, listen and recv of libzmq's I/O threads. All other functions belong to the core
  * thread. */
-#ifndef BROKER_GUARD_H
-#define BROKER_GUARD_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -64,5 +63,3 @@ struct inflow_watch {
 void inflow_watch_init(struct inflow_watch *self);
 /* Cuts connections until no more than `most` bytes are unfinished; 0: no bound for all together. Returns the bytes. */
 uint64_t inflow_check(struct inflow_watch *self, uint64_t most, int64_t now_ns);
-
-#endif

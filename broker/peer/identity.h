@@ -3,8 +3,7 @@
  * The identities belong to the core thread. The ZAP handler (peers.c) gives each connection the number of its identity, and
  * libzmq attaches that number to every message, so a role is checked on each message, and a key that was revoked is refused
  * with the next one. Without security there is one identity, anyone, who may do everything. */
-#ifndef BROKER_IDENTITY_H
-#define BROKER_IDENTITY_H
+#pragma once
 
 #include <stdatomic.h>
 #include <zmq.h>
@@ -112,5 +111,3 @@ void identity_inserted(struct identity *self, uint64_t items, int64_t now_ns);
 rp_status identity_adds(struct identity *self, int64_t add, int64_t now_ns, rp_error *err);
 /* Returns the seconds until credit may be given again; 0: now. */
 double identity_owes_s(struct identity *self, int64_t now_ns);
-
-#endif

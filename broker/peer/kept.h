@@ -3,8 +3,7 @@
  *
  * Kept replies are the last replies to requests that must not be done twice: a retry gets the kept reply instead of a second
  * execution. Kept samples (sample/kept_samples.h) are the other kind. */
-#ifndef BROKER_KEPT_H
-#define BROKER_KEPT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -91,5 +90,3 @@ typedef void kept_reply_fn(void *ctx, const struct kept_reply *reply);
 void kept_replies_each(const struct kept_replies *self, kept_reply_fn *fn, void *ctx);
 /* Forgets all replies; the account stays. */
 void kept_replies_fini(struct kept_replies *self);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The ROUTER sends with MANDATORY and without waiting: a peer that is gone or whose queue is full costs one failed send.
  * libzmq bounds the number of messages in its queue; this module bounds their bytes, by counting the bytes in flight. */
-#ifndef BROKER_PEER_H
-#define BROKER_PEER_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -103,5 +102,3 @@ int64_t commit_since_ns(const struct peers *peers);
  * only. */
 bool commit_is_stuck(const struct peers *peers);
 void commit_fini(struct commit *self);
-
-#endif

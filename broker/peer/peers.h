@@ -4,8 +4,7 @@
  * requests that are not answered yet, the replies that are kept for retries, and the messages that wait for the journal. It offers sending
  * (peer.h), answering and waiting (request.h), and opening. It may use the loop, the configuration and the
  * wire format. It knows nothing of tables, samples or sessions. */
-#ifndef BROKER_PEERS_H
-#define BROKER_PEERS_H
+#pragma once
 
 #include "broker/loop/idmap.h"
 #include "broker/peer/guard.h"
@@ -91,5 +90,3 @@ void peers_bound(struct peers *self);
 void peers_sweep(struct peers *self);
 /* Closes the sockets and forgets everything. No request waits any more. */
 void peers_fini(struct peers *self);
-
-#endif

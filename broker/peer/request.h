@@ -3,8 +3,7 @@
  *
  * A handler answers by request_reply or request_ok, or keeps the request waiting (struct wait) and answers later by request_send
  * or request_fail. An error that a handler returns is turned into a reply by the dispatcher. */
-#ifndef BROKER_REQUEST_H
-#define BROKER_REQUEST_H
+#pragma once
 
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
@@ -180,5 +179,3 @@ void monitor_run(struct peers *peers);
 bool connection_has_ended(const struct peers *peers, int descriptor, uint64_t *number);
 /* Once a second: also ends waits whose request was read only after the end of its connection was reported. */
 void monitor_sweep(struct peers *peers);
-
-#endif

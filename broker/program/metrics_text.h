@@ -1,7 +1,6 @@
 /* What a broker says of itself as text for Prometheus: its text format 0.0.4, or OpenMetrics 1.0. The rows of proto/wire/figures.c
  * say which metrics there are. */
-#ifndef BROKER_HTTP_METRICS_TEXT_H
-#define BROKER_HTTP_METRICS_TEXT_H
+#pragma once
 
 #include "broker/loop/histogram.h"
 #include "proto/base/format.h"
@@ -22,5 +21,3 @@ void metrics_text(struct text *out, const Replay__InfoReply *info, const struct 
 void metrics_real(struct text *out, double value);
 /* Gives the histogram that a message has under a figure's name. */
 void metrics_histogram(const struct figure *figure, const ProtobufCMessage *message, struct histogram *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the kernel knows of this process and its threads. */
-#ifndef BROKER_HTTP_THREADS_H
-#define BROKER_HTTP_THREADS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -29,5 +28,3 @@ struct threads {
 
 /* Reads everything anew, unless it was read a moment ago. */
 void threads_look(struct threads *self, int64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* The broker's HTTP server: /metrics for Prometheus and JSON below /api, by threads of their own. It owns the server (proto/http), the
  * tokens, and the snapshot that was last taken, and knows nothing of the broker: it asks for a snapshot and shows it. The page is
  * served beside it, as routes that the program gives. docs/METRICS.md has the user's side. */
-#ifndef BROKER_HTTP_WEB_H
-#define BROKER_HTTP_WEB_H
+#pragma once
 
 #include "broker/loop/snapshot.h"
 #include "proto/http/http.h"
@@ -39,5 +38,3 @@ rp_status web_show(struct web *self, bool sessions, rp_info **info, rp_info **wa
 void web_stop(struct web *self);
 /* NULL is fine. */
 void web_destroy(struct web **self);
-
-#endif

@@ -10,8 +10,7 @@
  * A client that reads shared memory has a loan: its picks hold their chunks, too, and the memory that is lent for small ones, until
  * it says that it has read them, or asks again. A loan takes no room from other samples; it ends when they need the room, or after a second if memory is short. Then the
  * keys stay. */
-#ifndef BROKER_KEPT_SAMPLES_H
-#define BROKER_KEPT_SAMPLES_H
+#pragma once
 
 #include "broker/loop/loop.h"
 #include "broker/peer/kept.h"
@@ -102,5 +101,3 @@ void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *c
 struct kept_info kept_samples_info(const struct waiter *waiter);
 /* Restores a sample. Takes the picks in any case. False: no memory, or no room for it. */
 bool kept_samples_restore(struct samples *samples, struct kept_image *image);
-
-#endif

@@ -21,8 +21,7 @@
  * there. Touches are not recorded.
  *
  * To end a lease takes time in proportion to its items: a chore does it, in slices. */
-#ifndef BROKER_LEASES_H
-#define BROKER_LEASES_H
+#pragma once
 
 #include <sys/queue.h>
 
@@ -121,5 +120,3 @@ struct lease *lease_make(struct leases *self, uint64_t client, uint64_t id, stru
 void lease_restore_item(struct lease *self, uint32_t slot);
 /* Begins the time of a restored lease, or ends it if its client never got it. */
 void lease_restored(struct lease *self, bool answered);
-
-#endif

@@ -1,7 +1,6 @@
 /* Picks: items that were chosen for a reply, as the parallel arrays that the reply carries. Picks hold their chunks, so the
  * items may leave the table before the reply is made. */
-#ifndef BROKER_PICKS_H
-#define BROKER_PICKS_H
+#pragma once
 
 #include "broker/loop/entries.h"
 #include "broker/table/table.h"
@@ -100,5 +99,3 @@ void picks_drop(struct picks *self, struct samples *samples, uint32_t i);
 void picks_clear(struct picks *self, struct samples *samples);
 /* Frees the memory. */
 void picks_fini(struct picks *self);
-
-#endif

@@ -1,6 +1,5 @@
 /* The reply to a sample or a fetch. */
-#ifndef BROKER_REPLY_H
-#define BROKER_REPLY_H
+#pragma once
 
 #include "broker/sample/picks.h"
 
@@ -13,5 +12,3 @@ struct waiter;
 bool reply_picks(const struct waiter *waiter, const struct picks *picks, const char *text);
 /* Frees the working memory of replies. */
 void reply_build_destroy(struct reply_build **self);
-
-#endif

@@ -3,8 +3,7 @@
  * The room owns the samples that wait for items, their picks (picks.h), the samples that were answered and may be asked for again
  * (kept_samples.h), those whose items are under lease (leases.h), and what it knows of samplers that wait for all shards. It offers answering (and reply.h). It uses the loop,
  * parameters, the configuration, tables, peers, and the flags of a pick from the disk format. */
-#ifndef BROKER_SAMPLES_H
-#define BROKER_SAMPLES_H
+#pragma once
 
 #include "broker/config/config.h"
 #include "broker/loop/entries.h"
@@ -199,5 +198,3 @@ void watchers_note(struct watchers *self, const struct watcher *heard);
 bool watcher_waits(const struct watcher *self, int64_t now_ns);
 /* Writes what it waits for. */
 void watcher_explain(const struct watcher *self, char *text, size_t size);
-
-#endif

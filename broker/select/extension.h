@@ -2,8 +2,7 @@
  * rp_extension_host.
  *
  * To add an extension: an rp_extension_ops in extension.c, and its place in the list there. */
-#ifndef BROKER_EXTENSION_H
-#define BROKER_EXTENSION_H
+#pragma once
 
 #include "proto/config/schema.h"
 #include "replay/plugin.h"
@@ -27,5 +26,3 @@ void plugins_fini(struct plugins *self);
 /* Both look for a built-in one first. NULL: no such name. */
 const rp_selector_ops *plugins_selector(const struct plugins *self, const char *name);
 const rp_extension_ops *plugins_extension(const struct plugins *self, const char *name);
-
-#endif

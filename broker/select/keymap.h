@@ -1,7 +1,6 @@
 /* A map from 64-bit item keys to slots. Keys of one session count up, so 16 consecutive keys share a block: one directory entry
  * tagged with key >> 4, and one 64-byte line of 16 slots. The directory grows a little at every insert, never all at once. */
-#ifndef BROKER_KEYMAP_H
-#define BROKER_KEYMAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ size_t keymap_bytes(const struct keymap *self);
 bool keymap_is_full(const struct keymap *self);
 /* The most directory entries that a single keymap_put has moved to a larger directory. */
 uint32_t keymap_most_moved(const struct keymap *self);
-
-#endif

@@ -17,8 +17,7 @@
  *
  * Deletes change the size, not the cursor, but for items that became too old to be sampled: they owe no samples any more. Limits are
  * inclusive. Embedded in its table, which calls it before and after each operation. */
-#ifndef BROKER_LIMITER_H
-#define BROKER_LIMITER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -138,5 +137,3 @@ double limiter_max_lag(const struct limiter *self);
  * and a sample of one item. */
 void limiter_explain_insert(const struct limiter *self, char *text, size_t size);
 void limiter_explain_sample(const struct limiter *self, uint64_t want, char *text, size_t size);
-
-#endif

@@ -7,8 +7,7 @@
  * Probabilities: a pick reports weight / sum of weights at its time: 1 for fifo, lifo and the heaps, 1 / n for uniform. In
  * pick_distinct the sum is over slots that have not been taken out; a skipped slot is taken out when a draw meets it, so a
  * slot that no draw has met still counts. */
-#ifndef BROKER_SELECTOR_H
-#define BROKER_SELECTOR_H
+#pragma once
 
 #include "replay/plugin.h"
 
@@ -26,5 +25,3 @@ const char *selector_builtin_name(uint32_t i);
 
 /* Returns the bytes that a slot takes in a selector. 0: it is not built in. */
 uint32_t selector_slot_bytes(const char *name);
-
-#endif

@@ -1,8 +1,7 @@
 /* A set of slots that finds its k-th member: a bit for each slot, a count for each 4,096 slots, and a sum for each 64 counts.
  * Adding and removing takes three memory accesses; finding the k-th member takes well under a microsecond at tens of millions of
  * slots. */
-#ifndef BROKER_SLOTSET_H
-#define BROKER_SLOTSET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ static inline bool slotset_has(const struct slotset *self, uint32_t slot)
 {
     return self->bits[slot / 64] >> (slot % 64) & 1;
 }
-
-#endif

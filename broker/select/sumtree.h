@@ -4,8 +4,7 @@
  * few nodes. Differences alone would drift: a large weight swallows small ones, and leaves rounding errors behind when it goes. So
  * sums are recomputed from the leaf upwards when more than half of a line's sum goes at once, and along the path of every 127th
  * change. A pick that still ends at an empty leaf repairs that path and is drawn again. */
-#ifndef BROKER_SUMTREE_H
-#define BROKER_SUMTREE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ static inline float sumtree_get(const struct sumtree *self, uint32_t slot)
 {
     return self->leaves[slot];
 }
-
-#endif

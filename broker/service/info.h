@@ -2,8 +2,7 @@
  * for other threads (loop/snapshot.h). The messages live in an arena and point to nothing outside of it.
  *
  * A snapshot is made when one is asked for, in slices, as a chore of the loop. While nobody asks, a turn costs one load. */
-#ifndef BROKER_INFO_H
-#define BROKER_INFO_H
+#pragma once
 
 #include "broker/loop/loop.h"
 #include "broker/loop/snapshot.h"
@@ -37,5 +36,3 @@ static inline bool snapshot_maker_run(struct snapshot_maker *self)
         snapshot_maker_begin(self, parts);
     return parts != 0;
 }
-
-#endif

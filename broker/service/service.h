@@ -3,8 +3,7 @@
  * The room owns the table of handlers, through which all requests go (to add a message: replay.proto, a row in service.c, a handler,
  * a test), and what requests leave behind that belongs to no other room: waiting parameter requests, reduce groups, and a trace. It stands above all other rooms;
  * only broker.c, which runs it, is higher. */
-#ifndef BROKER_SERVICE_H
-#define BROKER_SERVICE_H
+#pragma once
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
@@ -97,5 +96,3 @@ request_fn req_trace, req_trace_spans;
 void request_checkpoint_ended(void *ctx, uint64_t number, const char *error);
 request_fn req_params_put, req_params_get, req_counter, req_reduce;
 void reduces_fini(struct reduces *self);
-
-#endif

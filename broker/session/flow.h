@@ -2,8 +2,7 @@
  *
  * An item that its table does not take at once waits in the flow's queue, behind its predecessors: items of a flow are
  * resolved (inserted or rejected) in the order in which they came. Flows with a queue form a ring at their table. */
-#ifndef BROKER_FLOW_H
-#define BROKER_FLOW_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -125,5 +124,3 @@ void credit_confirm(struct session *self, uint64_t confirmed);
 
 /* Returns a Credit message. explain: with a sentence for each table that holds items back. */
 Replay__Credit *credit_message(struct arena *arena, struct session *session, bool explain);
-
-#endif

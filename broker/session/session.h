@@ -6,8 +6,7 @@
  *
  * A session is open until BYE or silence. Silence leaves a tombstone: the numbers and layouts, without chunks and waiting
  * items, so that the writer can resume it and nothing is inserted twice. The rules are in PROTOCOL.md. */
-#ifndef BROKER_SESSION_H
-#define BROKER_SESSION_H
+#pragma once
 
 #include <sys/queue.h>
 
@@ -248,5 +247,3 @@ void transit_explain(const struct session *session, char *out, unsigned size);
 bool ingest_receive(struct sessions *sessions);
 /* Registers a layout; data is the message that `wire` was unpacked from. */
 void intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size);
-
-#endif

@@ -1,7 +1,6 @@
 /* The fetcher: a czmq actor that reads chunks back from segments, checks them, and hands their data over. It does one
  * batch after another. Within a batch it reads chunks in the order of their places, and neighbours with one read. */
-#ifndef BROKER_FETCHER_H
-#define BROKER_FETCHER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -40,5 +39,3 @@ void fetch_batch_destroy(struct fetch_batch **self);
 uint32_t fetcher_under_way(const struct fetcher *self);
 /* The socket to poll. */
 void *fetcher_socket(const struct fetcher *self);
-
-#endif

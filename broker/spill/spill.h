@@ -7,8 +7,7 @@
  *
  * The room owns the hand and the budgets, parked samples and their reads, and without checkpoints the segment files. It fills in the hooks of tables (struct disk_tier) and samples (struct
  * sample_parking). It uses the stream, tables, samples and the disk format. */
-#ifndef BROKER_SPILL_H
-#define BROKER_SPILL_H
+#pragma once
 
 #include "broker/config/config.h"
 #include "broker/journal/stream.h"
@@ -82,5 +81,3 @@ uint64_t spill_reads(const struct spill *self);
 
 /* Returns the bytes of data that may be in memory now. */
 uint64_t spill_cap(const struct spill *self);
-
-#endif

@@ -1,7 +1,6 @@
 /* Layouts: which rows of which columns make up the fields of an item. Writers register them. They are interned, so that equal
  * layouts of many sessions are stored once, and kept in the form in which replies carry them. */
-#ifndef BROKER_LAYOUT_H
-#define BROKER_LAYOUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -91,5 +90,3 @@ static inline struct layout *layouts_at(const struct layouts *self, uint32_t id)
 const uint8_t *layout_message(const struct layout *self, size_t *size);
 void layouts_release(struct layouts *self, struct layout *layout);
 void layouts_fini(struct layouts *self);
-
-#endif

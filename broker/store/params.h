@@ -27,8 +27,7 @@
  *
  * service/req_params.c handles the requests; sample/ asks for the version of a policy; journal/ and checkpoint/ write the values down,
  * with the staged ones, and restore them. */
-#ifndef BROKER_PARAMS_H
-#define BROKER_PARAMS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -183,5 +182,3 @@ bool params_restore_part(struct params *self, const char *name, const struct par
                          const void *data, size_t size, int64_t now_ns);
 /* Ends a stage: as this version, or, with 0, as none. Of a value that has a version: gives it this one. False, too: parts are missing. */
 bool params_restore_whole(struct params *self, const char *name, uint64_t put, uint64_t version, int64_t put_ns);
-
-#endif

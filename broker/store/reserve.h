@@ -1,7 +1,6 @@
 /* Zeroed memory that is reserved at its full size once and committed page by page when it is touched, so that a slot array
  * never grows and never moves. */
-#ifndef BROKER_RESERVE_H
-#define BROKER_RESERVE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ void reserve_group_begin(struct reserve_group *group);
 void reserve_group_end(uint32_t capacity);
 /* `used` of `capacity` slots are in use, and more will be: prefaults the pages of the next slots. */
 void reserve_group_ahead(struct reserve_group *group, uint32_t used, uint32_t capacity);
-
-#endif

@@ -7,8 +7,7 @@
  * The file is much larger than what may be in it, and sparse. Objects up to 512 KiB share a unit of 4 MiB with others of their
  * size; a larger one has units of its own. Units that are freed give their pages back when too many are unused. Owned by the chunk
  * store; not thread-safe. */
-#ifndef BROKER_SHM_H
-#define BROKER_SHM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ static inline const struct shm_bytes *shm_bytes(const struct shm *self)
 {
     return (const struct shm_bytes *)(const void *)self;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Memory for small chunks: size classes of 16 bytes (up to 1 KiB, coarser above), in slabs of 64 KiB cut from 2 MiB
  * regions on huge pages. Sampling reads cold memory at random, so page-table misses cost it most. Owned by the chunk store; not
  * thread-safe. */
-#ifndef BROKER_SLAB_H
-#define BROKER_SLAB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ static inline const struct slab_bytes *slab_bytes(const struct slab_heap *self)
 {
     return (const struct slab_bytes *)(const void *)self;
 }
-
-#endif

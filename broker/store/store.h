@@ -7,8 +7,7 @@
  * that it can be elsewhere: in the message in which it came, which is sent without a copy, in memory that clients on the same host
  * read (shm.h), or on disk. Chunks are held by the session that sent them (until it says that no later item will refer to them), by
  * items, by waiting items, and by picks of waiting samplers. */
-#ifndef BROKER_STORE_H
-#define BROKER_STORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -185,5 +184,3 @@ static inline uint64_t store_memory(const struct store *self)
 {
     return store_chunk_memory(self) + store_waste(self) + self->overhead;
 }
-
-#endif

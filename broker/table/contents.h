@@ -1,6 +1,5 @@
 /* The contents of a table: what a reset replaces in one go. The parts of contents come first. */
-#ifndef BROKER_CONTENTS_H
-#define BROKER_CONTENTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -317,5 +316,3 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
 /* Frees one part of contents without items; each part may be large. False: all parts are free. */
 bool contents_fini_step(struct contents *self, const struct table *table);
 void contents_fini(struct contents *self, const struct table *table);
-
-#endif

@@ -4,8 +4,7 @@
  * A session has an ordinal, and the keys of that ordinal from its first on. Ordinals are handed out in turn; an ordinal is
  * skipped while a session (or a tombstone) has it, or while items in tables have keys of it. So no session gets a key that an
  * item has. When every ordinal is in use, a session gets the keys after those of items whose own session is gone. */
-#ifndef BROKER_ORDINALS_H
-#define BROKER_ORDINALS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -72,5 +71,3 @@ static inline void ordinals_leave(struct ordinals *self, uint64_t key)
 {
     self->at[ordinal_of_key(key)].items--;
 }
-
-#endif

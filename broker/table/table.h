@@ -11,8 +11,7 @@
  * sample are linked to their table, but belong to rooms above: the table only tests whether there are any.
  *
  * Items live in slots of one reserved array: slot numbers are small, stable and reused, and selectors know nothing else. */
-#ifndef BROKER_TABLE_H
-#define BROKER_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -341,5 +340,3 @@ uint64_t room_held(const struct table *self);
 const struct table *room_holder(const struct tables *tables);
 /* Writes a clause that says why an item over these chunks waits for room. Empty: it does not wait. */
 void room_explain(const struct table *self, const struct span *span, char *text, size_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* Memory of one reply or one snapshot: taken piece by piece, freed as a whole. Small pieces share blocks. */
-#ifndef PROTO_BASE_ARENA_H
-#define PROTO_BASE_ARENA_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ char *arena_text(struct arena *self, const char *text);
 /* Returns a copy of these bytes. */
 void *arena_copy(struct arena *self, const void *data, size_t size);
 void arena_fini(struct arena *self);
-
-#endif

@@ -1,6 +1,5 @@
 /* Clocks are passed in, so that tests need not sleep. */
-#ifndef PROTO_CLOCK_H
-#define PROTO_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -28,5 +27,3 @@ int64_t clock_of(clockid_t which);
 int64_t clock_ns(void);
 /* Seconds since 1970. */
 double clock_unix_s(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* Copies past the caches, of data that nobody reads soon, or that is too much for them. Where the processor can do it, the memory that is
  * overwritten is not read first, and what else the caches hold stays there: two thirds of the time of memcpy into cold memory. */
-#ifndef PROTO_COPY_PAST_H
-#define PROTO_COPY_PAST_H
+#pragma once
 
 #include <stddef.h>
 
@@ -9,5 +8,3 @@
 #define COPY_PAST_LEAST 4096u
 
 void copy_past(void *to, const void *from, size_t bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* Element types: names, sizes, and which are integers; and the fields of items, which have one and a shape. */
-#ifndef PROTO_DTYPE_H
-#define PROTO_DTYPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ struct field_type dtype_field(const char *name, int32_t dtype, const uint32_t *s
 /* Checks a field against the one that stands in its place in a table's signature. */
 rp_status dtype_check_field(const struct field_type *field, bool squeezed, const struct field_type *want,
                             const char *table, rp_error *err);
-
-#endif

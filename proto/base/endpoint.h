@@ -1,7 +1,6 @@
 /* Finds a broker: by a file that replay-broker --endpoints-file has written, or by the endpoint that it binds. Not part of the
  * public interface. */
-#ifndef AGENT_CLIENT_ENDPOINT_H
-#define AGENT_CLIENT_ENDPOINT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ rp_status endpoint_from_file(const char *path, const char *name, char **out, rp_
 /* Gives the service endpoints of all shards, separated by commas: a client that has them all finds a broker without shard 0. The caller
  * frees them. */
 rp_status endpoints_from_file(const char *path, char **out, rp_error *err);
-
-#endif

@@ -3,8 +3,7 @@
  * The room proto/base is the ground floor, used by the broker, the client library and all programs: errors, clocks, random
  * numbers, logs, dtypes, UTF-8, endpoints, checksums, and text for people and machines (format, json,
  * json_map). It uses no other room. Every header is a module of its own. */
-#ifndef PROTO_ERROR_H
-#define PROTO_ERROR_H
+#pragma once
 
 #include "replay/error.h"
 
@@ -29,5 +28,3 @@ void err_prefix(rp_error *err, const char *format, ...) RP_PRINTF(2, 3);
         if (rp_try_status_ != RP_OK)                                                                                   \
             return rp_try_status_;                                                                                     \
     } while (0)
-
-#endif

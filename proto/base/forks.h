@@ -1,6 +1,5 @@
 /* Counts the forks of this process, so that an object can tell that its threads run in another process. */
-#ifndef PROTO_FORKS_H
-#define PROTO_FORKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ static inline uint32_t forks_count(void)
 {
     return forks_seen;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Formats text for people: numbers, tables, and frames on a terminal. */
-#ifndef PROTO_BASE_FORMAT_H
-#define PROTO_BASE_FORMAT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,5 +69,3 @@ bool terminal_has_utf8(void);
 /* Adds the lines of a frame, from the cursor downwards. Each line overwrites the old line, the rest of the old line is cleared,
  * and so is everything below the last line. So nothing flickers. */
 void terminal_add_frame(struct text *out, const char *frame);
-
-#endif

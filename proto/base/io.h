@@ -1,6 +1,5 @@
 /* Whole files: all bytes are read or written, whatever signals interrupt. A function that fails says why in errno. */
-#ifndef PROTO_IO_H
-#define PROTO_IO_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ bool io_replace(const char *path, const void *data, size_t size, mode_t mode, bo
 void io_make_parents(const char *path, mode_t mode);
 /* Makes the names of files in a folder durable. */
 bool io_sync_folder(const char *path);
-
-#endif

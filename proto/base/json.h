@@ -3,8 +3,7 @@
  * Messages are written with the names of replay.proto. Every field is written, including fields with default values; a
  * member of a oneof only if it is set; an absent sub-message is left out. 64-bit numbers are JSON numbers, bytes are
  * hexadecimal strings, NaN and infinities are strings. Each byte that is not UTF-8 becomes U+FFFD. */
-#ifndef PROTO_BASE_JSON_H
-#define PROTO_BASE_JSON_H
+#pragma once
 
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
@@ -53,5 +52,3 @@ void json_item_key(struct json *self, uint64_t key);
 void json_list(struct json *self, const char *name, ProtobufCMessage *const *messages, size_t n);
 /* Writes null for NULL. */
 void json_message(struct json *self, const ProtobufCMessage *message);
-
-#endif

@@ -5,8 +5,7 @@
  * A table ends with {0}. JSON_ROW takes the kind from the member's type and accepts char arrays, double, uint64_t, uint32_t,
  * int32_t and bool; any other type does not compile. Compiled apart from the rest of proto/base, because the client library does
  * not link json-c. */
-#ifndef PROTO_BASE_JSON_MAP_H
-#define PROTO_BASE_JSON_MAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -96,5 +95,3 @@ double json_map_real(struct json_object *value, double absent);
 /* Return a member of an object, which may be NULL: NAN or "" if it is missing or of another type. */
 double json_map_number(struct json_object *object, const char *name);
 const char *json_map_text(struct json_object *object, const char *name);
-
-#endif

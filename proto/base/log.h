@@ -1,8 +1,7 @@
 /* Structured log lines: "2026-01-31T12:00:00.123Z info  B0101 session opened name=actor-3 ordinal=7".
  * The id is stable, and docs/LOG.md lists it; fields are key=value, quoted if needed. Lines that cannot be written (full disk)
  * are counted, and writing is retried; a log never stops the program. */
-#ifndef PROTO_LOG_H
-#define PROTO_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ struct log_parts {
  * numbers, true and false are what they say, everything else is a string. A field that is called like one of the first four
  * members gets an underscore: "text_". What does not fit is left out: the line is always a whole object of valid UTF-8. */
 size_t log_json(char *out, size_t size, const struct log_parts *parts);
-
-#endif

@@ -3,8 +3,7 @@
  * The file is sealed: it never shrinks, so that a reader cannot be hurt, whatever else its owner does. (The seal against writing would
  * also forbid to give pages back.) Its first 8 bytes are a random nonce: another host, or another process with the same number, has
  * another one. Who may open the file of a process is the kernel's decision (/proc/PID/fd). */
-#ifndef PROTO_BASE_MEMFILE_H
-#define PROTO_BASE_MEMFILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ struct memfile_name memfile_name(const struct memfile *self);
  * nothing mapped but memory that stays as large as it is. NULL: it is not what the name says, or cannot be had. */
 const uint8_t *memfile_map(const struct memfile_name *name);
 void memfile_unmap(const uint8_t *memory, uint64_t size);
-
-#endif

@@ -1,8 +1,7 @@
 /* Small memory that a program cannot go on without: the records, names and lists of the broker and of the launcher. If there is none
  * left, the process ends with a sentence; the journal is there for that. Never for memory whose size a peer or a file chooses (chunks,
  * batches, replies), and never in libreplay: those report RP_NO_MEMORY. */
-#ifndef PROTO_NEED_H
-#define PROTO_NEED_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ void words_add(struct words *self, const char *word);
 void words_add_list(struct words *self, const char *const *list);
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 #define words_put(words, ...) words_add_list((words), WORDS(__VA_ARGS__))
-
-#endif

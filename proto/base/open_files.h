@@ -1,6 +1,5 @@
 /* How many files this process can still open. libzmq and czmq abort the process when they cannot open what they need. */
-#ifndef PROTO_OPEN_FILES_H
-#define PROTO_OPEN_FILES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -8,5 +7,3 @@
 
 /* Fails with RP_RESOURCE_EXHAUSTED unless n more files can be opened now. For the sentence: who needs them, and what more. */
 rp_status open_files_check(uint32_t n, const char *who, const char *more, rp_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* xoshiro256++ with splitmix64 seeding. Every owner has its own generator; there is no global one. */
-#ifndef PROTO_RNG_H
-#define PROTO_RNG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ void rng_normals(struct rng *self, double out[2]);
 uint64_t rng_hash(uint64_t seed, const char *text);
 /* Bytes from the operating system, for ids. */
 void rng_system(void *out, size_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* The growing buffer: text for people, JSON (json.h) and protobuf (proto/wire/pb.h) are written into it. */
-#ifndef PROTO_BASE_TEXT_H
-#define PROTO_BASE_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,5 +36,3 @@ static inline bool text_ends(const char *text, const char *end)
     size_t size = strlen(text), n = strlen(end);
     return size >= n && strcmp(text + size - n, end) == 0;
 }
-
-#endif

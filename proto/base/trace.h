@@ -3,8 +3,7 @@
  * Any thread may add a span. While no trace is on, a recorder has no memory, and a caller pays one test (trace_on). The record
  * keeps the first spans and drops later ones when it is full: so all processes of a trace show the same beginning, and spans
  * that belong together are there together. */
-#ifndef PROTO_BASE_TRACE_H
-#define PROTO_BASE_TRACE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -84,5 +83,3 @@ static inline void trace_add_since(struct trace *self, const char *name, const c
 
 /* True if all n records, aligned or not, have known texts and links, and times that can be added up. */
 bool trace_spans_are_sound(const void *records, uint32_t n, uint32_t n_texts);
-
-#endif

@@ -1,8 +1,7 @@
 /* Options of a command line as data: one table of rows drives reading, the help text and the answer to a mistake. Numbers
  * and times are written as in a configuration. Command lines mean what getopt_long makes of them: --name=value,
  * abbreviations, "--". */
-#ifndef PROTO_CONFIG_CLI_H
-#define PROTO_CONFIG_CLI_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -85,5 +84,3 @@ int cli_usage(const char *program, const char *format, ...) RP_PRINTF(2, 3);
 
 /* Appends prefix and text, "key=value", which replaces a value of a configuration file; CLI_GO_ON, or the exit status. */
 int cli_override(const struct cli *cli, struct words *all, const char *prefix, const char *text);
-
-#endif

@@ -8,8 +8,7 @@
  * A row's path is written with dots; "[]" stands for the elements of a list: "tables[].sampler.kind". The reader walks
  * a tree of nodes; every mistake is reported, not only the first. Values are written into plain structs by
  * offset, so the program never sees YAML. */
-#ifndef PROTO_SCHEMA_H
-#define PROTO_SCHEMA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -133,5 +132,3 @@ bool schema_parse(enum schema_type type, const char *text, void *out);
 
 /* Returns the nearest of n names by edit distance, or NULL if none is near: for "did you mean". */
 const char *schema_nearest(const char *name, const char *const *names, uint32_t n);
-
-#endif

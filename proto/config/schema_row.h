@@ -1,6 +1,5 @@
 /* What the reader (schema_read.c) and the rows (schema.c, schema_units.c) share; not for others. */
-#ifndef PROTO_SCHEMA_ROW_H
-#define PROTO_SCHEMA_ROW_H
+#pragma once
 
 #include "proto/config/schema.h"
 
@@ -32,5 +31,3 @@ enum schema_units schema_units_read(enum schema_type type, const char *text, voi
 void schema_format_bytes(int64_t bytes, char *out, size_t size);
 void schema_format_time(int64_t ns, char *out, size_t size);
 void schema_format_real(double value, char *out, size_t size);
-
-#endif

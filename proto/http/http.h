@@ -4,8 +4,7 @@
  *
  * A server on loopback without a token answers only requests that name this machine in their Host header, so that a page of
  * another site cannot read it through a name of its own. Pages of other origins may link to the server, and nothing else. */
-#ifndef PROTO_HTTP_HTTP_H
-#define PROTO_HTTP_HTTP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -82,5 +81,3 @@ void http_stop(struct http **self);
 const char *http_address(const struct http *self);
 /* True if an address is on loopback; false also for one that cannot be read. */
 bool http_is_loopback(const char *address);
-
-#endif

@@ -5,8 +5,7 @@
  * ROLES are actor, learner, observer and admin, several joined by '+'. The limits replace those of the broker's configuration
  * for this key. Lines that begin with '#' are comments. Nobody but its owner may write the file. The broker reads it again
  * whenever it changes. DIR/broker.key is the broker's own key, DIR/broker.next.key the key that will replace it. */
-#ifndef PROTO_KEYS_ALLOW_H
-#define PROTO_KEYS_ALLOW_H
+#pragma once
 
 #include <stddef.h>
 
@@ -70,5 +69,3 @@ rp_status allow_add(const char *folder, const struct allowed_key *key, rp_error 
 rp_status allow_change(const char *folder, const char *who, uint32_t set, const struct quota *quota, rp_error *err);
 /* RP_NOT_FOUND as above. */
 rp_status allow_remove(const char *folder, const char *who, rp_error *err);
-
-#endif

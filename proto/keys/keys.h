@@ -10,8 +10,7 @@
  *                      the shards of a broker have different keys
  *
  * Lines that begin with '#' are comments. No secret is ever logged or printed. */
-#ifndef PROTO_KEYS_KEYS_H
-#define PROTO_KEYS_KEYS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ bool key_name_is_good(const char *name);
 void key_text(const uint8_t key[KEY_BYTES], char out[KEY_TEXT]);
 /* Reads Z85. False: it is no key. */
 bool key_parse(const char *text, uint8_t out[KEY_BYTES]);
-
-#endif

@@ -1,7 +1,6 @@
 /* Messages between two sides of one process that share a thread: replaces a pair of sockets, without system calls and locks. A
  * message has one or more frames; it can be received once its last frame was sent. */
-#ifndef PROTO_CHANNEL_H
-#define PROTO_CHANNEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,5 +64,3 @@ bool port_receive(struct port from, zmq_msg_t *frame, bool *more);
 int socket_fd(void *socket);
 /* Asks a socket, which may be NULL. True also if a signal came between: ask again. */
 bool socket_has(void *socket, int wanted);
-
-#endif

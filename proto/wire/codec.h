@@ -15,8 +15,7 @@
  *            within the last 12, and no offset is 0.
  *
  * Elements of complex dtypes are 8 or 16 bytes. With elem_bytes 1 shuffle changes nothing, with one row delta. */
-#ifndef PROTO_CODEC_H
-#define PROTO_CODEC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,5 +67,3 @@ rp_status codec_decode(struct codec_scratch *scratch, uint8_t codec, const struc
 void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, bool back);
 void codec_delta(const struct codec_shape *shape, const uint8_t *in, uint8_t *out);
 void codec_undelta(const struct codec_shape *shape, uint8_t *rows);
-
-#endif

@@ -2,8 +2,7 @@
  * shards become one, and which metric shows it. The sum over shards (agent/client/admin/gather.c) and /metrics (broker/program) are made from
  * these rows; JSON is made from the messages (json_message). To add a number: a field in replay.proto, a row here, the line that
  * counts, and a line in docs/METRICS.md. */
-#ifndef PROTO_FIGURES_H
-#define PROTO_FIGURES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -52,5 +51,3 @@ extern const struct figures server_figures, memory_figures, disk_figures, status
 const struct figure *figure_find(const ProtobufCMessageDescriptor *of, const char *name);
 /* Returns the value of a number as a metric shows it: nanoseconds as seconds, a bound that is none as an infinity. */
 double figure_value(const struct figure *figure, const ProtobufCMessage *message);
-
-#endif

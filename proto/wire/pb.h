@@ -1,7 +1,6 @@
 /* The parts of the protobuf wire format that hot headers need: a bounds-checked reader over one frame and a writer into a growing
  * buffer. All other messages use protobuf-c (unpack). */
-#ifndef PROTO_PB_H
-#define PROTO_PB_H
+#pragma once
 
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
@@ -130,5 +129,3 @@ void *pb_messages(struct arena *arena, const ProtobufCMessageDescriptor *of, siz
 ProtobufCMessage *unpack_clone(const ProtobufCMessage *from);
 /* Frees a message from unpack; NULL is allowed. */
 void unpack_free(ProtobufCMessage *message);
-
-#endif

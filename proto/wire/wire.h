@@ -11,8 +11,7 @@
  * Readers are stricter than protobuf: a packed array appears once and is packed, a oneof has one member, a uint32 fits 32 bits.
  * Unknown fields are skipped, so that later versions can add fields; in Request and Reply every field from 16 on is a body. All
  * failures are RP_BAD_MESSAGE with a sentence that names the field. */
-#ifndef PROTO_WIRE_H
-#define PROTO_WIRE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -217,5 +216,3 @@ void wire_write_sampled(struct text *out, const struct wire_sampled_out *in);
 /* Writes only what is inside the outer header, to the memory that `room` gives for its bytes; it may still set values of packed_at.
  * False: it gave none. */
 bool wire_write_sampled_at(const struct wire_sampled_out *in, void *(*room)(void *ctx, size_t bytes), void *ctx);
-
-#endif

@@ -1,7 +1,6 @@
 /* Chaos over shards: real brokers that are the shards of one, writers and samplers of the library, random faults, and books that
  * must agree in the end. See README.md. */
-#ifndef TESTS_CHAOS_SHARDS_H
-#define TESTS_CHAOS_SHARDS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -94,5 +93,3 @@ void *audit_watch(void *arg);
 uint32_t audit_waiting(struct chaos *self);
 /* Compares the books with the tables. */
 void audit(struct chaos *self, rp_client *client);
-
-#endif

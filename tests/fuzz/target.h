@@ -1,6 +1,5 @@
 /* What every fuzz target begins with. */
-#ifndef TESTS_FUZZ_TARGET_H
-#define TESTS_FUZZ_TARGET_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,5 +12,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         if (!(condition))                                                                                              \
             abort();                                                                                                   \
     } while (0)
-
-#endif

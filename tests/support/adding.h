@@ -1,6 +1,5 @@
 /* A broker with an adder and a sampler; a test that fails may leave both. */
-#ifndef TESTS_SUPPORT_ADDING_H
-#define TESTS_SUPPORT_ADDING_H
+#pragma once
 
 #include "agent/learn/adder.h"
 #include "tests/support/process.h"
@@ -24,5 +23,3 @@ static inline void adding_stop(struct fixture *f)
         served_start(f, tables, NULL, NULL);                                                                           \
     }                                                                                                                  \
     FIXTURE(struct fixture, set_up, adding_stop)
-
-#endif

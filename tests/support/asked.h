@@ -1,6 +1,5 @@
 /* Single numbers of what a broker says of itself. A question that fails fails the test. */
-#ifndef TESTS_SUPPORT_ASKED_H
-#define TESTS_SUPPORT_ASKED_H
+#pragma once
 
 #include "tests/support/scoped.h"
 
@@ -12,5 +11,3 @@ uint64_t asked_table(rp_client *client, const char *table, const char *path);
 uint64_t asked_number(rp_client *client, const char *path);
 /* Returns how many wait for this kind of thing; NULL: for anything. The text of the last goes to `text`, of this size, if that is not NULL. */
 uint32_t asked_waits(rp_client *client, const char *kind, char *text, size_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* A clock that stands still until it is moved. */
-#ifndef TESTS_CLOCK_MANUAL_H
-#define TESTS_CLOCK_MANUAL_H
+#pragma once
 
 #include "proto/base/clock.h"
 
@@ -17,5 +16,3 @@ static inline struct clock clock_manual(struct clock_manual *manual)
 {
     return (struct clock){.now = clock_manual_now, .ctx = manual};
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Measurements and plans for tests: as a profile would have made them. */
-#ifndef TESTS_SUPPORT_CURVES_H
-#define TESTS_SUPPORT_CURVES_H
+#pragma once
 
 #include "agent/launch/plan/plan.h"
 #include "tests/support/test.h"
@@ -17,5 +16,3 @@ struct plan_pair run_of(uint32_t actors, uint32_t learners, double inserts, doub
                         double learner_idle, double cpu);
 /* Fails the test if there is no plan. */
 struct plan curves_solve(const struct plan_input *input);
-
-#endif

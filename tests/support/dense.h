@@ -1,7 +1,6 @@
 /* A dense network in double precision, one row at a time, over a copy of an agent's named tensors: what losses and
  * gradients of algorithms are checked against. */
-#ifndef TESTS_SUPPORT_DENSE_H
-#define TESTS_SUPPORT_DENSE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ void dense_init(struct dense *self, const struct agent *agent, const char *prefi
 /* x: one row. out: the last layer's outputs. */
 void dense_row(const struct dense *self, const double *x, double *out);
 void dense_forward(const struct dense *self, const float *x, double *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Writes files of a broker's folder, entry by entry, for tests of whoever reads them. */
-#ifndef TESTS_SUPPORT_DISKFILE_H
-#define TESTS_SUPPORT_DISKFILE_H
+#pragma once
 
 #include "broker/journal/folder.h"
 #include "tests/support/test.h"
@@ -54,5 +53,3 @@ void diskfile_value(struct diskfile *self, uint16_t type, const char *name, uint
                     const void *value, size_t size);
 void diskfile_checkpoint(struct diskfile *self, uint64_t base, uint64_t journal);
 void diskfile_finish(struct diskfile *self, uint64_t items);
-
-#endif

@@ -1,7 +1,6 @@
 /* A broker inside the test, on inproc endpoints, with a clock that stands still until it is moved: the broker depends only on
  * what the test does. */
-#ifndef TESTS_SUPPORT_EMBED_H
-#define TESTS_SUPPORT_EMBED_H
+#pragma once
 
 #include "broker/broker.h"
 #include "broker/session/session.h"
@@ -54,5 +53,3 @@ extern struct broker_config embed_config;
 const char *embed_problems(const char *yaml);
 /* Reads a configuration. False: copies the report's text to problems. */
 bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size);
-
-#endif

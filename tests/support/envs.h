@@ -1,6 +1,5 @@
 /* Environments that are closed when the program ends. */
-#ifndef TESTS_SUPPORT_ENVS_H
-#define TESTS_SUPPORT_ENVS_H
+#pragma once
 
 #include "agent/env/env.h"
 #include "proto/base/rng.h"
@@ -13,5 +12,3 @@ struct env *envs_open(const struct env_config *config);
 void envs_refuse(const struct env_config *config, rp_status status, const char *text);
 /* A random action of an environment: valid until the next. */
 const void *envs_action(const struct env *env, struct rng *rng);
-
-#endif

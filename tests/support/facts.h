@@ -1,7 +1,6 @@
 /* The facts in a sentence, without its prose: places, numbers, names, keys. Tests compare the facts, so that a sentence can be
  * reworded without a failing test, and cannot lose a number without one. */
-#ifndef TESTS_SUPPORT_FACTS_H
-#define TESTS_SUPPORT_FACTS_H
+#pragma once
 
 #include "tests/support/test.h"
 
@@ -15,5 +14,3 @@ bool facts_within(const char *text, const char *part);
 void facts_same(const char *text, const char *expected);
 /* Fails the test unless facts_within. */
 void facts_said(const char *text, const char *part);
-
-#endif

@@ -1,7 +1,6 @@
 /* A scripted broker: a thread with a ROUTER and a PULL that answers HELLO and heartbeats, counts what arrives, and misbehaves on
  * request. For what a real broker does only by accident: losing messages, losing sessions, granting no credit. */
-#ifndef TESTS_SUPPORT_FAKEPEER_H
-#define TESTS_SUPPORT_FAKEPEER_H
+#pragma once
 
 #include <pthread.h>
 
@@ -92,5 +91,3 @@ struct fakeshards {
 };
 void fakeshards_start(struct fakeshards *self, uint64_t settings);
 void fakeshards_stop(struct fakeshards *self);
-
-#endif

@@ -1,7 +1,6 @@
 /* A run's folder, a host and its node agent for tests. The carrier is a shell script, so there is nothing between both sides but pipes;
  * every process that a test starts carries a mark in its environment, and the end of a test waits until none is left. */
-#ifndef TESTS_SUPPORT_HOSTBED_H
-#define TESTS_SUPPORT_HOSTBED_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -59,5 +58,3 @@ void hostbed_connect(struct hostbed *f, int64_t lease_ns);
 void hostbed_connect_script(struct hostbed *f, const char *script);
 /* Process id of the node agent. */
 pid_t hostbed_node(const struct hostbed *f);
-
-#endif

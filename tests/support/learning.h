@@ -1,6 +1,5 @@
 /* What the tests of all algorithms share: agents, comparisons, and derivatives by finite differences. */
-#ifndef TESTS_SUPPORT_LEARNING_H
-#define TESTS_SUPPORT_LEARNING_H
+#pragma once
 
 #include "agent/learn/agent.h"
 #include "tests/support/dense.h"
@@ -45,5 +44,3 @@ struct tensor *learning_tensor(struct agent *agent, const char *name);
 /* Fails unless the agent's gradient for each parameter of `net` is the central difference of the loss. */
 void learning_check_derivatives(const struct agent *agent, const struct dense *net, double (*loss)(const void *ctx),
                                 const void *ctx);
-
-#endif

@@ -1,6 +1,5 @@
 /* Models that are too simple to be wrong, against which property tests hold the real parts. */
-#ifndef TESTS_SUPPORT_NAIVE_H
-#define TESTS_SUPPORT_NAIVE_H
+#pragma once
 
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
@@ -56,5 +55,3 @@ double naive_probability(const struct naive_selector *self, uint32_t slot);
 /* The chi-square statistic of n draws over k cells, less its mean, in standard deviations. Cells of probability 0 must
  * not have been drawn: that gives infinity. */
 double naive_chi_square(const uint64_t *observed, const double *probability, uint32_t k, uint64_t n);
-
-#endif

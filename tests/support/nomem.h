@@ -1,8 +1,7 @@
 /* A lack of memory on purpose. A test program that is linked with the allocator's functions wrapped (tests/CMakeLists.txt
  * does so for test_nomem_*.c) can let the n-th allocation of our own code fail: malloc and its relatives, mmap, messages of
  * libzmq. Allocations inside libraries are not touched. */
-#ifndef TESTS_SUPPORT_NOMEM_H
-#define TESTS_SUPPORT_NOMEM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,5 +33,3 @@ void nomem_print_failed(const char *what, uint64_t n);
 void nomem_print_held(uint32_t most);
 /* Marks what is held now: nomem_print_held leaves it out. */
 void nomem_mark(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* Clients of an embedded broker that may have no memory: only the broker's allocations fail (this file wraps broker_new and
  * broker_turn), and what it refuses for lack of memory is asked for once more. */
-#ifndef TESTS_SUPPORT_NOMEM_PEER_H
-#define TESTS_SUPPORT_NOMEM_PEER_H
+#pragma once
 
 #include "tests/support/nomem_scene.h"
 #include "tests/support/testpeer.h"
@@ -42,5 +41,3 @@ struct state {
 /* The tables of a broker. Items of table "prio" are sampled at random: how often each was is left out. */
 void nomem_look(const struct broker *broker, struct state *out);
 void nomem_compare(const struct state *want, const struct state *got);
-
-#endif

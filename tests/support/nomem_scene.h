@@ -1,7 +1,6 @@
 /* Scenes that are played again and again, each time with another allocation that fails (nomem.h): once, and then with all
  * allocations after it. What there is in the end must be the same as without a failure, and nothing may leak. */
-#ifndef TESTS_SUPPORT_NOMEM_SCENE_H
-#define TESTS_SUPPORT_NOMEM_SCENE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -36,5 +35,3 @@ struct nomem_group {
 
 /* Runs each scene as a test. Gives main's exit status. NOMEM_ONLY in the environment: the name of a scene. */
 int nomem_main(const struct nomem_group *group);
-
-#endif

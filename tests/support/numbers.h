@@ -1,6 +1,5 @@
 /* Items that are a number each, written and sampled with the client library. What does not work fails the test. */
-#ifndef TESTS_SUPPORT_NUMBERS_H
-#define TESTS_SUPPORT_NUMBERS_H
+#pragma once
 
 #include "tests/support/scoped.h"
 
@@ -24,5 +23,3 @@ rp_sampler_stats stats_of(rp_sampler *sampler);
 rp_batch *batch_next(rp_sampler *sampler);
 /* Takes so many batches, and returns the number of items. */
 uint32_t batches_pass(rp_sampler *sampler, uint32_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* A broker with one table "t" and a peer, for the tests of one file: each begins with begin(...) and ends with `end`. */
-#ifndef TESTS_SUPPORT_ONE_TABLE_H
-#define TESTS_SUPPORT_ONE_TABLE_H
+#pragma once
 
 #include "tests/support/testpeer.h"
 
@@ -25,5 +24,3 @@ static inline struct table *table(void)
 {
     return embed_table(&embed, "t");
 }
-
-#endif

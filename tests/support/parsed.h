@@ -1,7 +1,6 @@
 /* JSON that a test has got, read by json-c and looked into by paths such as "/tables/0/name". It lasts until the
  * program ends. */
-#ifndef TESTS_SUPPORT_PARSED_H
-#define TESTS_SUPPORT_PARSED_H
+#pragma once
 
 #include <json-c/json.h>
 
@@ -23,5 +22,3 @@ void parsed_figures(json_object *root, const struct parsed_figure *figures);
 #define FIGURES(root, ...) parsed_figures(root, (const struct parsed_figure[]){__VA_ARGS__, {0}})
 /* Number of elements of a list. */
 size_t parsed_count(json_object *root, const char *path);
-
-#endif

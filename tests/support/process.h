@@ -1,6 +1,5 @@
 /* Real processes for integration tests: a broker in a folder of its own, and other programs. */
-#ifndef TESTS_SUPPORT_PROCESS_H
-#define TESTS_SUPPORT_PROCESS_H
+#pragma once
 
 #include <signal.h>
 #include <sys/types.h>
@@ -50,5 +49,3 @@ const char *process_env(const char *name);
 uint32_t process_threads(void);
 /* Returns the bytes of a line of /proc/PID/status: "VmRSS", "RssAnon". */
 uint64_t process_memory(pid_t pid, const char *kind);
-
-#endif

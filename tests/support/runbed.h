@@ -1,6 +1,5 @@
 /* A run with its folder, its hosts and members without processes, of which nothing is started by itself. */
-#ifndef TESTS_SUPPORT_RUNBED_H
-#define TESTS_SUPPORT_RUNBED_H
+#pragma once
 
 #include "agent/launch/run_state.h"
 #include "tests/support/tempdir.h"
@@ -22,5 +21,3 @@ void runbed_open(struct runbed *self, const char *yaml, struct host_source *sour
 void runbed_close(struct runbed *self);
 /* A process that the run wants, and that runs nowhere. */
 struct member *runbed_add(struct runbed *self, enum role role, uint32_t index);
-
-#endif

@@ -1,6 +1,5 @@
 /* Configurations of runs as texts, and the mistakes in them. */
-#ifndef TESTS_SUPPORT_RUNTEXT_H
-#define TESTS_SUPPORT_RUNTEXT_H
+#pragma once
 
 #include "agent/config/config.h"
 
@@ -8,5 +7,3 @@
 struct run_config runtext_read(const char *text, const char *const *overrides);
 /* Fails the test unless the text has exactly these problems, compared by their facts (facts.h); "": none. */
 void runtext_expect(const char *text, const char *problems);
-
-#endif

@@ -1,8 +1,7 @@
 /* Objects of the client library that end with their block: SCOPED(rp_sampler) sampler = ...; the last one that was
  * declared ends first. An end that the test looks at is called in its place, and then nothing is left to do here.
  * Where a test fails, its objects stay. */
-#ifndef TESTS_SUPPORT_SCOPED_H
-#define TESTS_SUPPORT_SCOPED_H
+#pragma once
 
 #include "replay/collective.h" // IWYU pragma: export
 #include "replay/replay.h"     // IWYU pragma: export
@@ -41,5 +40,3 @@ static inline int stop_wait(void *looks)
         ++*(int *)looks;
     return 1;
 }
-
-#endif

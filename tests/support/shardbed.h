@@ -1,6 +1,5 @@
 /* The shards of one broker as real processes: each has the list of all, and can be stopped and restarted alone. */
-#ifndef TESTS_SUPPORT_SHARDBED_H
-#define TESTS_SUPPORT_SHARDBED_H
+#pragma once
 
 #include "tests/support/process.h"
 
@@ -27,5 +26,3 @@ uint32_t shardbed_missing(rp_client *client);
 /* Connects by the service of a shard, and waits until all shards are connected: a connect gets along without a shard that takes
  * longer than a second. options: may be NULL. */
 rp_client *shardbed_connect(const struct shardbed *self, uint32_t shard, const rp_client_options *options);
-
-#endif

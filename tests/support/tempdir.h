@@ -1,7 +1,6 @@
 /* A folder of the test's own, below /tmp: set-up and teardown for cmocka, for one test or for a group. And whole files, there or
  * elsewhere: what cannot be written fails the test. Texts that are returned are lent (test.h). */
-#ifndef TESTS_SUPPORT_TEMPDIR_H
-#define TESTS_SUPPORT_TEMPDIR_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -31,5 +30,3 @@ bool file_exists(const char *path);
 int64_t file_size(const char *path);
 /* The n paths that a pattern of the shell matches, sorted; valid until the next call. */
 char **files_like(const char *pattern, uint32_t *n);
-
-#endif

@@ -1,8 +1,7 @@
 /* Tests that register themselves: a file of TEST(name) { ... } needs nothing else. cmocka.h and the headers of the C library that most tests use
  * come with it. The files of a folder are one program, which runs the tests of the file that its argument names, or all. A file with a main or other functions that are not
  * static is a program by itself; its main ends with `return test_run(...)`. */
-#ifndef TESTS_SUPPORT_TEST_H
-#define TESTS_SUPPORT_TEST_H
+#pragma once
 
 #include <math.h>
 #include <setjmp.h> // IWYU pragma: keep
@@ -123,5 +122,3 @@ void assert_has_all(const char *text, const char *const *all, void (*check)(cons
         return 0;                                                                                                      \
     }
 #define CASE(title) TEST_WITH(fixture_type, f, title, fixture_set_up, fixture_tear_down)
-
-#endif

@@ -1,7 +1,6 @@
 /* A client that speaks the protocol and does only what the test says: no thread, no retry, no flow control of its own. With an
  * embedded broker it runs the broker's loop while it waits; with a real process it polls. */
-#ifndef TESTS_SUPPORT_TESTPEER_H
-#define TESTS_SUPPORT_TESTPEER_H
+#pragma once
 
 #include <zmq.h>
 
@@ -260,5 +259,3 @@ uint8_t *sampled_rows(const struct testpeer_answer *answer, uint32_t item, uint3
 void sampled_known(const struct testpeer_answer *answer, uint32_t item);
 /* Checks that item i has its key as data (plain layout). */
 void sampled_check(const struct testpeer_answer *answer, uint32_t item);
-
-#endif

@@ -1,6 +1,5 @@
 /* Compares two states that must be equal: a running broker and its files, or a broker that was started from them. */
-#ifndef TESTS_SUPPORT_TWIN_H
-#define TESTS_SUPPORT_TWIN_H
+#pragma once
 
 #include "broker/checkpoint/loading.h"
 #include "tests/support/embed.h"
@@ -47,5 +46,3 @@ void twin_check(struct embed *old, struct embed *new);
 /* Empties a table of both in the order of its sampler, or of its remover, and checks that the keys are the same. For selectors
  * that are not random. */
 void twin_drain(struct embed *old, struct embed *new, const char *table, bool remover);
-
-#endif

@@ -1,6 +1,5 @@
 /* A broker with a journal and tables of all kinds, and clients that make random requests. */
-#ifndef TESTS_SUPPORT_WORLD_H
-#define TESTS_SUPPORT_WORLD_H
+#pragma once
 
 #include "proto/base/rng.h"
 #include "tests/support/testpeer.h"
@@ -27,5 +26,3 @@ void world_twin(struct world *self, struct world *twin, const char *more);
 /* Moves the clients of a stopped world to its twin: they resume their sessions and send unresolved items again. */
 void world_follow(struct world *self, struct world *from);
 void world_kill(struct world *self);
-
-#endif

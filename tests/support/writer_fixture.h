@@ -1,6 +1,5 @@
 /* A client and a writer at a scripted broker (fakepeer.h): set-up and tear-down of tests of one writer. */
-#ifndef TESTS_SUPPORT_WRITER_FIXTURE_H
-#define TESTS_SUPPORT_WRITER_FIXTURE_H
+#pragma once
 
 #include "tests/support/fakepeer.h"
 #include "tests/support/scoped.h"
@@ -19,5 +18,3 @@ void writer_fixture_stop(struct writer_fixture *self);
 /* Opens a writer in place of the one before. Fails the test if that does not work. */
 void writer_fixture_open(struct writer_fixture *self, const rp_column *columns, uint32_t n,
                          const rp_writer_options *options);
-
-#endif

@@ -3,8 +3,7 @@
  * many there are.
  *
  * Rooms that know the messages read an answer by them, as its type: ADMIN_AS(InfoReply, info)->n_tables. */
-#ifndef AGENT_CLIENT_ADMIN_H
-#define AGENT_CLIENT_ADMIN_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -18,5 +17,3 @@
 void admin_json_element(struct json *out, int32_t dtype, const void *at);
 /* Writes an object for item i: its metadata and fields, at most max_values numbers of each field. */
 void admin_json_item(struct json *out, const rp_batch *batch, uint32_t i, uint32_t max_values);
-
-#endif

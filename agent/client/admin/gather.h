@@ -1,6 +1,5 @@
 /* One question to all shards at once, and one answer made from theirs. */
-#ifndef AGENT_CLIENT_ADMIN_GATHER_H
-#define AGENT_CLIENT_ADMIN_GATHER_H
+#pragma once
 
 #include "agent/client/conn/client.h"
 
@@ -60,5 +59,3 @@ bool gather_move(void ***into, size_t *n, void ***from, size_t *n_from);
 bool gather_add(ProtobufCMessage *into, const ProtobufCMessage *from);
 /* After the last of n shards: a sum that waits gets the sentence of shard `first`. False: no memory. */
 bool gather_end_limiter(Replay__LimiterInfo *into, uint32_t first, uint32_t n);
-
-#endif

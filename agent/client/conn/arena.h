@@ -1,6 +1,5 @@
 /* The memory of a broker on this host, mapped read-only: its replies say where data is instead of carrying it. */
-#ifndef AGENT_CLIENT_ARENA_H
-#define AGENT_CLIENT_ARENA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ struct conn_arena *conn_arena_map(struct conn_arena *before, const Replay__Arena
 /* Allows NULL, and returns self. */
 struct conn_arena *conn_arena_ref(struct conn_arena *self);
 void conn_arena_unref(struct conn_arena **self);
-
-#endif

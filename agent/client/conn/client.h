@@ -1,7 +1,6 @@
 /* rp_client: the connections of one client to all shards of a broker; to one broker, if it is alone. This header: what the other
  * rooms of the library may ask of it. */
-#ifndef AGENT_CLIENT_CLIENT_H
-#define AGENT_CLIENT_CLIENT_H
+#pragma once
 
 #include <math.h>
 
@@ -52,5 +51,3 @@ rp_status client_check_name(const char *what, const char *name, rp_error *err);
 rp_status client_copy_out(void *out, const void *from, size_t size, rp_error *err);
 /* Reads the caller's options (NULL: none); members that it does not know are 0. what: their type, for the error. */
 rp_status client_copy_options(void *out, size_t size, const void *given, const char *what, rp_error *err);
-
-#endif

@@ -13,8 +13,7 @@
  * ends in exactly one call of its reply function: with the broker's reply, or with a status of the library
  * (RP_UNAVAILABLE, RP_DEADLINE_EXCEEDED, RP_CANCELLED). Reply functions run on the I/O thread: they must be short and must
  * not wait. */
-#ifndef AGENT_CLIENT_CONN_H
-#define AGENT_CLIENT_CONN_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -201,5 +200,3 @@ void conn_reset(struct conn *self, const char *why);
 bool conn_wait(struct conn *self, pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
 /* For calls that do not wait: a connection without a thread does its work here. */
 void conn_look(struct conn *self);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The key of a client is loaded once, and every socket of the connection uses it. While the broker's key is rotated, the client
  * knows several keys of the broker and tries them in turn. */
-#ifndef AGENT_CLIENT_HANDSHAKE_H
-#define AGENT_CLIENT_HANDSHAKE_H
+#pragma once
 
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
@@ -29,5 +28,3 @@ void handshake_announced(struct handshake *self, const ProtobufCBinaryData *publ
 /* A handshake failed, by this event of a monitor and its value. False: another key of the broker is to be tried first. May wait
  * for up to a second, to ask the peer which mechanism it speaks. */
 bool handshake_failed(struct handshake *self, const char *endpoint, uint16_t event, uint32_t value, rp_error *out);
-
-#endif

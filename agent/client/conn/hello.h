@@ -1,6 +1,5 @@
 /* What a broker said in its answer to HELLO, and whether all shards say the same. */
-#ifndef AGENT_CLIENT_HELLO_H
-#define AGENT_CLIENT_HELLO_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -69,5 +68,3 @@ void conn_shards_compare(struct conn_shards *self, const struct conn_hello *befo
 const char *conn_shards_moved(struct conn_shards *self, uint32_t shard);
 /* The state of a connection has changed. */
 void conn_shards_signal(struct conn_shards *self);
-
-#endif

@@ -1,7 +1,6 @@
 /* Blocks of one size that one thread takes and any thread returns, many at a time. Blocks in use keep the pool alive, so that
  * libzmq may return one after the owner has gone. */
-#ifndef AGENT_CLIENT_POOL_H
-#define AGENT_CLIENT_POOL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -81,5 +80,3 @@ void chunk_arena_untake(struct chunk_arena_front *self, struct chunk_arena *aren
 void chunk_arena_put(struct chunk_arena *arena, uint32_t n);
 /* Returns one part, with the signature that zmq_msg_init_data needs; the hint is the arena. */
 void chunk_arena_put_hint(void *data, void *hint);
-
-#endif

@@ -1,8 +1,7 @@
 /* Requests in flight, and the replies to them.
  *
  * A request owns its frames, so that it can be sent again. Its reply is a part of it, so that it can always be answered. */
-#ifndef AGENT_CLIENT_REQUEST_H
-#define AGENT_CLIENT_REQUEST_H
+#pragma once
 
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
@@ -124,5 +123,3 @@ struct conn_request *requests_take(struct requests *self, uint64_t id);
 /* Receives one message; false: there is none. *reply is that of the request that it answers, or `other`; NULL: the message is damaged. A
  * reply that there is no memory for has this status. Empty it with reply_clear unless its request is answered. */
 bool requests_receive(struct requests *self, struct port from, struct conn_reply *other, struct conn_reply **reply);
-
-#endif

@@ -1,6 +1,5 @@
 /* Deadlines and waits of the callers' threads, and the function of rp_wait_set that looks meanwhile. */
-#ifndef AGENT_CLIENT_WAIT_H
-#define AGENT_CLIENT_WAIT_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -31,5 +30,3 @@ int64_t conn_watch_begin(int64_t deadline_ns);
 bool conn_watch_end(pthread_mutex_t *mutex, int64_t deadline_ns, bool in_time);
 /* Ends a wait for which there is no I/O thread any more; returns false. */
 bool conn_watch_stop(void);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * A sampler and its batches share a pool, so that a batch may outlive its sampler. The pool keeps the memory of released batches
  * for the next ones. */
-#ifndef AGENT_CLIENT_BATCH_H
-#define AGENT_CLIENT_BATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -215,5 +214,3 @@ rp_status batch_join(struct batch_pool *pool, const struct batch_rows *rows, uin
 /* Writes elements first ... first + n - 1 of an array of a reply, with 8 or 4 bytes each: one that has one element has it for
  * all. */
 void batch_expand(const struct pb_array *from, uint32_t first, uint32_t n, size_t width, void *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Threads that share one job: the caller and helpers, which wait for the next job in between. */
-#ifndef AGENT_CLIENT_CREW_H
-#define AGENT_CLIENT_CREW_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ void crew_destroy(struct crew **self);
 uint32_t crew_size(const struct crew *self);
 /* Calls fn for slices 0 to n - 1, each once, and returns when all are done. One thread calls it at a time. */
 void crew_run(struct crew *self, uint32_t n, crew_fn *fn, void *ctx);
-
-#endif

@@ -40,8 +40,7 @@
  * All fields are guarded by the sampler's lock, which is never held while a function of a connection is called that takes a lock. The
  * sampler is counted by its owner, its threads and every request in flight. Functions are called with the lock held, unless they say
  * otherwise; those that send, decode, cancel or copy release it meanwhile. */
-#ifndef AGENT_CLIENT_SAMPLER_H
-#define AGENT_CLIENT_SAMPLER_H
+#pragma once
 
 #include <pthread.h>
 #include <sys/queue.h>
@@ -389,5 +388,3 @@ bool plans_wait_no_more(const struct rp_sampler *self);
 bool plans_copy(struct rp_sampler *self, struct part *part);
 /* Writes what the next batch waits for. */
 void plans_explain(const struct rp_sampler *self, char *out, size_t size);
-
-#endif

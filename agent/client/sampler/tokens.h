@@ -2,8 +2,7 @@
  *
  * Batches of a sampler go in, in the order in which they came; packed batches of at most so many steps come out. Items keep their order,
  * and each comes out once. Used by the caller's thread alone. */
-#ifndef AGENT_CLIENT_TOKENS_H
-#define AGENT_CLIENT_TOKENS_H
+#pragma once
 
 #include "agent/client/sampler/batch.h"
 
@@ -20,5 +19,3 @@ bool tokens_full(const struct tokens *self);
 bool tokens_empty(const struct tokens *self);
 /* Gives the next batch, which is partial if it is not complete. There must be items. After an error they are still there. */
 rp_status tokens_take(struct tokens *self, rp_batch **out, rp_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* Item layouts on the writer's side: the slices of an item, relative to its first step, so that equal layouts are recognised
  * and registered with the broker once. */
-#ifndef AGENT_CLIENT_ITEM_LAYOUT_H
-#define AGENT_CLIENT_ITEM_LAYOUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -86,5 +85,3 @@ static inline struct item_layout *item_layouts_newest(const struct item_layouts 
     *span = (struct item_steps){first, steps};
     return newest->layout;
 }
-
-#endif

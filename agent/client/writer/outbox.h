@@ -4,8 +4,7 @@
  * Each table has one ring of items with three cursors, resolved <= sent <= tail. A message holds items of one table, and those
  * of their chunks that no earlier message of the session has carried. It is kept while it has an unresolved item, or a chunk
  * that is in the writer's window or that an unresolved item refers to. */
-#ifndef AGENT_CLIENT_OUTBOX_H
-#define AGENT_CLIENT_OUTBOX_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -254,5 +253,3 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit);
 uint64_t outbox_oldest(const struct outbox *self);
 /* Publishes the counts to the writing thread. */
 void outbox_publish(struct outbox *self);
-
-#endif

@@ -1,7 +1,6 @@
 /* The steps of one writer: columns, chunks, and the window of recent steps that items may refer to. Used by the writing thread.
  * A chunk that an item needs is encoded here and then shared with the I/O thread. */
-#ifndef AGENT_CLIENT_STEP_STREAM_H
-#define AGENT_CLIENT_STEP_STREAM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -176,5 +175,3 @@ struct step_chunk_chain {
 /* Collects a chunk that has left the window and has no items; step_chunk_chain_put returns it. Any thread. */
 void step_chunk_chain_add(struct step_chunk_chain *chain, struct step_chunk *chunk);
 void step_chunk_chain_put(struct step_chunk_chain *chain);
-
-#endif

@@ -1,6 +1,5 @@
 /* Patterns: items that are made by rule after each step or at the end of an episode. */
-#ifndef AGENT_CLIENT_STRUCTURED_H
-#define AGENT_CLIENT_STRUCTURED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ void structured_look(struct structured *self, const struct step_stream *stream);
 struct pattern *structured_next(struct structured *self, const struct step_stream *stream, bool end, uint32_t *at);
 /* Starts a new episode. */
 void structured_reset(struct structured *self);
-
-#endif

@@ -1,7 +1,6 @@
 /* A writer's session with the broker, as a part of the client's connection: HELLO, heartbeats, credit, the PUSH socket, and
  * recovery when any of them fails. Runs on the I/O thread. */
-#ifndef AGENT_CLIENT_WRITER_SESSION_H
-#define AGENT_CLIENT_WRITER_SESSION_H
+#pragma once
 
 #include "agent/client/conn/conn.h"
 #include "agent/client/writer/outbox.h"
@@ -50,5 +49,3 @@ bool writer_session_init(struct writer_session *self, struct conn *conn, struct 
 struct conn_message writer_session_bye(struct writer_session *self, Replay__Bye *body, int64_t timeout_ms);
 /* Call it after conn_detach. */
 void writer_session_fini(struct writer_session *self);
-
-#endif

@@ -1,8 +1,7 @@
 /* How a node agent gets onto a host. The carrier is ssh, or the user's own command, and runs one line of shell there, which finds our
  * programs and becomes `replay-launch node`. If the host lacks them, the carrier is used once more to send them. Whatever goes wrong
  * there is a sentence on standard error. */
-#ifndef AGENT_LAUNCH_HOST_CARRIER_H
-#define AGENT_LAUNCH_HOST_CARRIER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -29,5 +28,3 @@ char **carrier_build(const struct bundle *bundle, const struct host_config *host
 /* What the user can do about a failed connection: "run `ssh cpu3` once by hand and accept its key". reason: the last lines that
  * the carrier printed. Gives out; "": nothing is known to help. */
 const char *carrier_advice(const char *reason, const char *name, char *out, size_t size);
-
-#endif

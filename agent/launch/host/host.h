@@ -7,8 +7,7 @@
  * output are the connection: lines of text (host_line.h). Everything here is called from the launcher's one thread and never
  * waits. The node agent ends its processes when the connection ends or when it hears nothing for a while, so a dead launcher,
  * a dead carrier and a dead network all take the processes along. */
-#ifndef AGENT_LAUNCH_HOST_H
-#define AGENT_LAUNCH_HOST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,5 +100,3 @@ rp_status host_probe(struct host *self, const char *endpoint, rp_error *err);
 
 /* The place of processes there (process.h). The host must be ready when a process is started. */
 struct process_place *host_place(struct host *self);
-
-#endif

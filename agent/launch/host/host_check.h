@@ -1,6 +1,5 @@
 /* Tries all hosts of a run's file without a run: which of them could work, and why others could not. */
-#ifndef AGENT_LAUNCH_HOST_CHECK_H
-#define AGENT_LAUNCH_HOST_CHECK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,5 +12,3 @@
  * programs, and whether it reaches this machine, where the broker will listen. Writes into no run. SIGINT and SIGTERM end the check.
  * RP_UNAVAILABLE: a host cannot work, and its line says why. */
 rp_status host_check(const struct command_context *home, struct interrupts *interrupts, FILE *out, rp_error *err);
-
-#endif

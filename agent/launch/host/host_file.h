@@ -1,7 +1,6 @@
 /* Files between home and a host, the same in both directions: one side sends a file in pieces, each a line with bytes, and a folder of
  * the other side takes them. Nothing is ever written outside of the folder or through a link, whatever a name says. */
-#ifndef AGENT_LAUNCH_HOST_FILE_H
-#define AGENT_LAUNCH_HOST_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ void host_folder_drop(struct host_folder *self);
  * replaced; may be NULL. */
 rp_status host_folder_take(struct host_folder *self, const struct host_message *piece, mode_t mode, struct stat *info,
                            rp_error *err);
-
-#endif

@@ -1,8 +1,7 @@
 /* Lines of text between the launcher and a node agent: "@rp " and one JSON object. Bytes follow their line as they are, and its member
  * "bytes" says how many. Every other line is noise, such as a login message or an error of ssh: the last noise lines say why a
  * connection has failed. Readers and writers are bounded and never wait. */
-#ifndef AGENT_LAUNCH_HOST_LINE_H
-#define AGENT_LAUNCH_HOST_LINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -118,5 +117,3 @@ bool host_writer_add(struct host_writer *self, const struct text *lines);
 bool host_writer_put(struct host_writer *self, const struct host_line *line, const void *bytes, size_t size);
 /* Writes what the other side takes now. */
 void host_writer_flush(struct host_writer *self);
-
-#endif

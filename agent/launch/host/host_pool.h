@@ -1,7 +1,6 @@
 /* All hosts of a run, this machine first, and what processes need to know in each of them. The pool opens hosts, opens lost ones
  * again with a growing pause, and sends each ready host the run's configuration and keys. */
-#ifndef AGENT_LAUNCH_HOST_POOL_H
-#define AGENT_LAUNCH_HOST_POOL_H
+#pragma once
 
 #include "agent/config/config.h"
 #include "agent/launch/host/host.h"
@@ -95,5 +94,3 @@ rp_status host_pool_add(struct host_pool *self, const char *name, int64_t now_ns
 uint32_t host_pool_find(const struct host_pool *self, const char *name);
 /* Ends the connection and does not open it again. */
 void host_pool_vanish(struct host_pool *self, const char *name);
-
-#endif

@@ -4,8 +4,7 @@
  * Pairs that ran together decide, and the formula of plan_model.h says where to begin. Of all pairs that fit into memory and come within
  * PLAN_NOISE of the highest rate of inserts, the one with the fewest processes is best; of equally many, the fastest. So no pair is
  * chosen that is slower than a smaller one. */
-#ifndef AGENT_LAUNCH_PLAN_H
-#define AGENT_LAUNCH_PLAN_H
+#pragma once
 
 #include <stdio.h>
 
@@ -43,5 +42,3 @@ char *plan_to_json(const struct plan *self, const struct plan_input *input);
 bool plan_input_from_json(const char *text, struct plan_input *out);
 /* Reads the whole of plan.json. */
 bool plan_from_json(const char *text, struct plan *out, struct plan_input *input);
-
-#endif

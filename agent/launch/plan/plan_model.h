@@ -8,8 +8,7 @@
  *
  * times what runs have reached of this formula. Cores are counted on each machine: learners take theirs where they run, the broker
  * at home, and actors have what is left. */
-#ifndef AGENT_LAUNCH_PLAN_MODEL_H
-#define AGENT_LAUNCH_PLAN_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -152,5 +151,3 @@ bool plan_fits(const struct plan_input *input, const struct plan_pair *choice);
 /* The sum of a side's waits; NAN if it is not known for how long the limiter holds the side back. */
 double plan_actor_idle(const struct plan_pair *pair);
 double plan_learner_idle(const struct plan_pair *pair);
-
-#endif

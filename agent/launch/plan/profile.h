@@ -4,8 +4,7 @@
  *
  * Rates of inserts are those of long episodes: the first policies fall at once, and the many ends of their episodes would promise
  * more items than there will be. */
-#ifndef AGENT_LAUNCH_PROFILE_H
-#define AGENT_LAUNCH_PROFILE_H
+#pragma once
 
 #include "agent/launch/host/host_pool.h"
 #include "agent/launch/plan/plan.h"
@@ -52,5 +51,3 @@ char *profile_key(const struct profile_options *options, const char *machines);
 bool profile_load(const char *key, struct plan_input *out);
 /* Replaces the file, whole or not at all. */
 rp_status profile_store(const char *key, const struct plan_input *input, rp_error *err);
-
-#endif

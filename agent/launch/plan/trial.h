@@ -1,7 +1,6 @@
 /* A throw-away broker and the processes that are measured with it, on this machine or on hosts. All waiting is one loop of looks, and
  * each look also checks the processes. */
-#ifndef AGENT_LAUNCH_TRIAL_H
-#define AGENT_LAUNCH_TRIAL_H
+#pragma once
 
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/process/observe.h"
@@ -93,5 +92,3 @@ rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), 
                       rp_error *err);
 /* Measures for ns; longer, if hardly anything moves. A quarter of that time goes by first. */
 rp_status trial_measure(struct trial *self, int64_t ns, struct trial_measured *out, rp_error *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* The command lines of a run's processes, ours or the user's own. */
-#ifndef AGENT_LAUNCH_COMMAND_H
-#define AGENT_LAUNCH_COMMAND_H
+#pragma once
 
 #include "agent/config/config.h"
 #include "agent/launch/process/process.h"
@@ -80,5 +79,3 @@ char **command_describe(const struct env_config *config);
 void shell_add(struct text *out, const char *word);
 /* Adds "KEY=PATH", an override, whose value is YAML: quotes keep an unusual path from being read as something else. */
 void words_add_path(struct words *self, const char *key, const char *path);
-
-#endif

@@ -1,7 +1,6 @@
 /* A child of the launcher, or of a node agent, that waits for its end, and then kills every process group that it knows. With a lease it
  * also acts when its parent is stopped or stuck: a node agent's processes must not outlive what the launcher believes. */
-#ifndef AGENT_LAUNCH_GUARD_H
-#define AGENT_LAUNCH_GUARD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ void guard_alive(const struct guard *self);
 /* Makes a group known (positive) or forgotten (negative), to the guard and to one that takes its place: what a child of the parent tells
  * after fork reaches the guard alone, so the parent tells it, too. Safe between fork and exec. self may be NULL. */
 void guard_tell(struct guard *self, int32_t group);
-
-#endif

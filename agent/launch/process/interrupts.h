@@ -1,7 +1,6 @@
 /* Signals to wait for: SIGINT and SIGTERM ask for the end, and so does SIGUSR1, which Slurm sends before the time limit of a job;
  * SIGHUP reopens the log, SIGCHLD only wakes the loop. */
-#ifndef AGENT_LAUNCH_INTERRUPTS_H
-#define AGENT_LAUNCH_INTERRUPTS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ void interrupts_wait(struct interrupts *self, int ms);
 /* Writes what the last signal was and who sent it: "Ctrl-C", "the time limit of the job is near", "a signal (SIGTERM) from
  * bash, process 12". Gives out. */
 const char *interrupts_describe(const struct interrupts *self, char *out, size_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* What this machine offers to processes, and how busy it is. */
-#ifndef AGENT_LAUNCH_MACHINE_H
-#define AGENT_LAUNCH_MACHINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ double machine_load_busy(const struct machine_load *before, const struct machine
 /* Cores that other programs took between two looks, while ours used `ours` (without this process); 0: cores were
  * free, or the number is within the noise. */
 double machine_load_others(const struct machine_load *before, const struct machine_load *after, double ours);
-
-#endif

@@ -1,7 +1,6 @@
 /* What a run does, from two sources: the broker (rates, counters, waits) and the reports that our own processes write into the run's folder
  * (idle shares, returns). A user's own programs write no reports. */
-#ifndef AGENT_LAUNCH_OBSERVE_H
-#define AGENT_LAUNCH_OBSERVE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -97,5 +96,3 @@ void observe_files_read(struct observe_files *self, double now_s);
  * not report while it waits, so a late actor of ours that waits counts as idle all the time. */
 void observe_files_sum(const struct observe_files *self, const char *const *waiting, uint32_t n_waiting, double now_s,
                        struct observation *out);
-
-#endif

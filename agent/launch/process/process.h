@@ -7,8 +7,7 @@
  * in any case: the kernel kills the child itself (PR_SET_PDEATHSIG), and the guard kills what the child has started.
  * One thread starts and awaits all children, and must live as long as they do: the kernel takes the end of that
  * thread for the end of the launcher. */
-#ifndef AGENT_LAUNCH_PROCESS_H
-#define AGENT_LAUNCH_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -124,5 +123,3 @@ bool call_await(struct call *self);
 bool call_succeeded(const struct call *self);
 /* Kills a call that is under way, and frees everything. */
 void call_fini(struct call *self);
-
-#endif

@@ -9,8 +9,7 @@
  *   logs/NAME.log    what each process printed
  *
  * The reports and the weights of the run's processes lie beside them (docs/LAUNCH.md). */
-#ifndef AGENT_LAUNCH_RUN_FOLDER_H
-#define AGENT_LAUNCH_RUN_FOLDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -127,5 +126,3 @@ char *run_request_ask(const char *folder, const char *request, int seconds, rp_e
 /* Returns a request that waits for an answer: free(). NULL: there is none. */
 char *run_request_next(const char *folder);
 void run_request_answer(const char *folder, const char *answer);
-
-#endif

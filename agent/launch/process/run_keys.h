@@ -1,7 +1,6 @@
 /* The keys of a run: made in the run's folder when its broker needs keys, one for each role at home and one for each role of each
  * host, and named to the processes by a variable of their environment. */
-#ifndef AGENT_LAUNCH_RUN_KEYS_H
-#define AGENT_LAUNCH_RUN_KEYS_H
+#pragma once
 
 #include "agent/config/config.h"
 #include "proto/keys/allow.h"
@@ -32,5 +31,3 @@ rp_status run_keys_of_host(const struct run_keys *self, const char *host, const 
 void run_keys_close(struct run_keys *self);
 /* Writes the path of a role's key file ("actor", "learner", "admin"); "" without keys. Gives out. */
 const char *run_keys_file(const struct run_keys *self, const char *role, char *out, size_t size);
-
-#endif

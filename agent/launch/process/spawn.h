@@ -1,8 +1,7 @@
 /* Starts a program as a child in a process group of its own: used by the launcher, by replay-bench and by tests.
  * Descriptors other than the standard three are closed in the child, signals are as in a new program, and a program
  * that cannot be executed is reported as not started. */
-#ifndef AGENT_LAUNCH_SPAWN_H
-#define AGENT_LAUNCH_SPAWN_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -30,5 +29,3 @@ bool spawn_can_start(const char *program);
 /* Makes sure that ended children wait for us: a program may be started with SIGCHLD ignored, and then they would
  * not. */
 void spawn_await_children(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* Where a run stands. The terminal view, plain lines, JSON lines, metrics.jsonl, status.json and the report are made
  * from this one struct. */
-#ifndef AGENT_LAUNCH_STATUS_H
-#define AGENT_LAUNCH_STATUS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -113,5 +112,3 @@ void status_fini(struct status *self);
 
 /* Adds all families, each with type, unit and help, and the end mark. Figures that are not known are left out. */
 void status_metrics(struct text *out, const struct status *status);
-
-#endif

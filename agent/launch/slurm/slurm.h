@@ -1,8 +1,7 @@
 /* The slurm room: runs as jobs of a Slurm cluster. It owns questions and orders to the cluster, the text of the scripts, what a run's
  * folder remembers of its jobs (this header), and the array tasks as hosts of the run (slurm_source.h). It may use the configuration,
  * the process and host rooms, and the run's folder. */
-#ifndef AGENT_LAUNCH_SLURM_H
-#define AGENT_LAUNCH_SLURM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -108,5 +107,3 @@ void slurm_check(const struct run_config *config, struct schema_report *report);
 /* Whether a node of the core job's partition sees a folder of this machine: RP_OK: it does; RP_FAILED_PRECONDITION: it does not;
  * another status: no node was free to ask, and err says why. Takes up to ten seconds. */
 rp_status slurm_check_shared(const struct run_config *config, const char *folder, rp_error *err);
-
-#endif

@@ -1,8 +1,7 @@
 /* The tasks of the actor array as hosts of a run: a host_source that asks squeue every two seconds. A task that runs is a host,
  * reached by an srun step inside its allocation; one that was preempted, has failed or waits is none. The source submits the
  * array, keeps it as large as the run wants, and cancels it at the end. No call waits for Slurm except new and destroy. */
-#ifndef AGENT_LAUNCH_SLURM_SOURCE_H
-#define AGENT_LAUNCH_SLURM_SOURCE_H
+#pragma once
 
 #include "agent/config/config.h"
 #include "agent/launch/host/host_pool.h"
@@ -21,5 +20,3 @@ struct slurm_source *slurm_source_new(const struct slurm_source_options *options
 void slurm_source_destroy(struct slurm_source **self);
 /* Never NULL; owned by the source. */
 struct host_source *slurm_source_hosts(struct slurm_source *self);
-
-#endif

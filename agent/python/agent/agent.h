@@ -6,8 +6,7 @@
  *   config.c   a run's configuration
  *   program.c  the actor program with environments in Python
  *   actor.c    the type Actor: the C actor without its environments */
-#ifndef AGENT_PYTHON_AGENT_H
-#define AGENT_PYTHON_AGENT_H
+#pragma once
 
 #include "agent/config/config.h"
 #include "agent/env/env.h"
@@ -43,5 +42,3 @@ extern const struct core_type env_core, vector_core, actor_core;
  * return the exit status. open(python, gym, options, n) gives the adapter's Environments. */
 PyObject *program_run_actor(PyObject *module, PyObject *args);
 PyObject *program_run_single(PyObject *module, PyObject *args);
-
-#endif

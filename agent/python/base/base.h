@@ -4,8 +4,7 @@
  *   gate.c     one thread at a time for each object; waits that free the GIL and notice signals; behaviour after fork
  *   column.c   values of numpy and of Python as bytes, and arrays over memory
  *   log.c      the library's log lines */
-#ifndef AGENT_PYTHON_BASE_H
-#define AGENT_PYTHON_BASE_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -204,5 +203,3 @@ PyObject *numpy_learn(PyObject *module, PyObject *args);
 PyObject *log_set(PyObject *module, PyObject *args);
 /* In a child: forgets lines of the parent. */
 void log_after_fork(void);
-
-#endif

@@ -7,8 +7,7 @@
  *   exchange.c  Publisher, Subscriber, Updater, Reduce
  *   weights.c   blocks of named tensors
  * Everything else (structures, servers, text) is Python. */
-#ifndef AGENT_PYTHON_CORE_H
-#define AGENT_PYTHON_CORE_H
+#pragma once
 
 #include "agent/python/base/base.h"
 
@@ -60,5 +59,3 @@ PyObject *rows_check_sequence(PyObject *module, PyObject *args);
 PyObject *weights_from_arrays(PyObject *module, PyObject *tensors);
 PyObject *weights_entries(PyObject *module, PyObject *block);
 PyObject *weights_half(PyObject *module, PyObject *block);
-
-#endif

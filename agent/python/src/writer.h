@@ -1,6 +1,5 @@
 /* Writers and selections as writer.c and rows.c know them. */
-#ifndef AGENT_PYTHON_WRITER_H
-#define AGENT_PYTHON_WRITER_H
+#pragma once
 
 #include "agent/python/src/core.h"
 
@@ -27,5 +26,3 @@ typedef struct selection_object {
 } selection_object;
 
 extern PyTypeObject *writer_type, *selection_type;
-
-#endif
