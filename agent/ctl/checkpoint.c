@@ -14,7 +14,6 @@
 #include "proto/base/format.h"
 #include "proto/config/schema.h"
 #include "proto/wire/wire.h"
-#include "replay/types.h"
 
 /* Bytes that are read at a time: the chunks of neighbouring items lie close together. */
 #define PIECE_BYTES (256u << 10)

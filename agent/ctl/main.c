@@ -1,6 +1,5 @@
 /* The command line of replay-ctl: options, commands, help, exit codes. */
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

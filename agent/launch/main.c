@@ -1,6 +1,5 @@
 /* replay-launch: profiles, sizes, starts and supervises a run. Its command line. */
 #include <fcntl.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

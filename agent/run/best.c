@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/run/run_log.h"
-#include "proto/base/error.h"
 #include "proto/base/io.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/run/run_log.h"
 #include "agent/run/stop.h"
 #include "proto/base/clock.h"
 #include "proto/base/dtype.h"

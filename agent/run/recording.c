@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "agent/env/picture.h"
-#include "agent/run/run_log.h"
 #include "agent/run/thin.h"
 #include "proto/base/io.h"
 #include "proto/base/log.h"

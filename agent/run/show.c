@@ -1,6 +1,5 @@
 #include "agent/run/show.h"
 
-#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

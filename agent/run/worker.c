@@ -21,7 +21,6 @@
 #include "proto/base/io.h"
 #include "proto/base/json.h"
 #include "proto/base/log.h"
-#include "proto/base/need.h"
 #include "replay/collective.h"
 
 #define CONNECT_MS 30000

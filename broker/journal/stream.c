@@ -14,7 +14,6 @@
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
 #include "broker/session/flow.h"
-#include "proto/base/error.h"
 #include "proto/base/need.h"
 
 static char *borrow(const char *text)

@@ -2,7 +2,6 @@
  * together with what only the program has: a command line, signals, and an HTTP server with metrics (web.c) and the page
  * (agent/view). Nothing stands above it. */
 #include <czmq.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

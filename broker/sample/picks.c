@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "broker/sample/samples.h"
-#include "broker/table/table.h"
 
 bool picks_reserve(struct picks *self, uint32_t n)
 {

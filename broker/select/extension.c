@@ -1,7 +1,6 @@
 #include "broker/select/extension.h"
 
 #include <dlfcn.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

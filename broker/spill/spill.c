@@ -9,7 +9,6 @@
 
 #include "broker/journal/stream.h"
 #include "broker/sample/samples.h"
-#include "proto/base/error.h"
 #include "proto/base/need.h"
 
 /* Most batches in flight: one that the fetcher reads, and one for it to go on with. */

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "broker/table/table.h"
-#include "proto/base/error.h"
 #include "proto/base/need.h"
 
 /* ---- spans */

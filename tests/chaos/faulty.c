@@ -1,7 +1,6 @@
 /* A broker that is wrong on purpose, to see that the ledger of tests/chaos notices: of 10,000 items that it accepts it
  * loses one (FAULTY_DROP), or puts one into its table a second time under another key (FAULTY_DOUBLE). The program is
  * the real one, linked with --wrap=table_insert; nothing of this is in any other program. */
-#include <string.h>
 
 #include "broker/broker.h"
 

@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include "agent/client/conn/client.h"
-#include "replay/admin.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/embed.h"

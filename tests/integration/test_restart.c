@@ -3,8 +3,6 @@
 
 #include <sys/wait.h>
 
-#include "broker/peer/peers.h"
-#include "tests/support/naive.h"
 #include "tests/support/process.h"
 #include "tests/support/testpeer.h"
 

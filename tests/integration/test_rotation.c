@@ -1,7 +1,6 @@
 /* The broker's key is rotated under a writer and a sampler of the library, over tcp: nothing is lost, and clients that know only
  * the old key are told what to do. */
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,7 +1,6 @@
 #include "tests/support/twin.h"
 
 #include "broker/checkpoint/checkpoint.h"
-#include "broker/journal/stream.h"
 #include "broker/session/session.h"
 #include "proto/base/siphash.h"
 #include "tests/support/testpeer.h"

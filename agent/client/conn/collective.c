@@ -2,7 +2,6 @@
  * addition that was carried out must not look failed. */
 #include "replay/collective.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,6 @@
 #include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
-#include "proto/base/format.h"
 
 /* ---- the bundle ---- */
 

@@ -18,7 +18,6 @@
 #include "agent/launch/host/carrier.h"
 #include "agent/launch/host/host_file.h"
 #include "agent/launch/host/host_line.h"
-#include "agent/launch/process/command.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/io.h"

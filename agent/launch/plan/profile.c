@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 
 #include "agent/launch/plan/trial.h"
-#include "agent/launch/process/machine.h"
 #include "agent/launch/process/run_folder.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"

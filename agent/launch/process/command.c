@@ -9,7 +9,6 @@
 #include "agent/config/placeholder.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
-#include "proto/base/format.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 #include "proto/keys/keys.h"

@@ -12,7 +12,6 @@
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
-#include "proto/base/format.h"
 #include "proto/base/json_map.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"

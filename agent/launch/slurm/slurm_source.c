@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/process/command.h"
 #include "agent/launch/slurm/slurm.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"

@@ -3,7 +3,6 @@
 
 #include "broker/spill/spill.h"
 #include "tests/support/nomem_peer.h"
-#include "tests/support/twin.h"
 
 /* ---- a broker with a writer and a learner ---- */
 

@@ -1,9 +1,7 @@
 /* Every allocation of a broker that keeps its state on disk fails once, and from each on all of them do: journal, checkpoint,
  * restore, and chunks that are spilled and read back. Whoever asked gets an error, nobody
  * crashes or waits for ever, nothing leaks, and after a retry the tables, and the files, are as if nothing had failed. */
-#include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
-#include "broker/spill/spill.h"
 #include "tests/support/nomem_peer.h"
 #include "tests/support/twin.h"
 

@@ -1,10 +1,7 @@
 /* From files to a broker: the same state, and what differs from the configuration. */
 
-#include "broker/checkpoint/checkpoint.h"
 #include "broker/checkpoint/loading.h"
 #include "broker/checkpoint/restore.h"
-#include "broker/journal/folder.h"
-#include "broker/journal/stream.h"
 #include "tests/support/naive.h"
 #include "tests/support/world.h"
 

@@ -4,7 +4,6 @@
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/process.h"
 
 #define SHARDS FAKESHARDS
 #define SETTINGS UINT64_C(77)

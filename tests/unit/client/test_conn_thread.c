@@ -9,7 +9,6 @@
 #include "proto/base/clock.h"
 #include "replay/log.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/process.h"
 
 struct fixture {
     struct fakepeer peer;

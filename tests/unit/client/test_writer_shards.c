@@ -1,5 +1,4 @@
 /* A writer over several shards: waits over all of its lanes. The shards are scripted, so that they confirm items when they are told to. */
-#include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
 #include "replay/writer.h"
 #include "tests/support/fakepeer.h"

@@ -2,7 +2,6 @@
 #include <arpa/inet.h>
 #include <semaphore.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
 #include "proto/http/http.h"
 #include "tests/support/test.h"

@@ -1,6 +1,5 @@
 /* The disk writer: order, what is durable when, and disks that cannot be written. Syncs that fail: test_sync_fault.c. */
 
-#include <czmq.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

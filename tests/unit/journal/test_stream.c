@@ -1,6 +1,5 @@
 /* The stream: what is appended is read back from the segments, chunks lie where they say, and live bytes add up. */
 
-#include <czmq.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

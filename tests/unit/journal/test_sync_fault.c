@@ -1,13 +1,11 @@
 /* A sync that fails, and takes with it what was written since the last one that worked: the broker writes all of that
  * anew, and what it then tells clients, and calls a checkpoint, does not rely on the hole. In every mode. */
 
-#include <czmq.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"

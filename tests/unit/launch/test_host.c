@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "agent/config/config.h"
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
 #include "tests/support/hostbed.h"

@@ -1,5 +1,4 @@
 /* Files between a host and home, with the real node agent, and what a node agent that means harm can do with them. */
-#include <signal.h>
 #include <sys/stat.h>
 
 #include "agent/launch/host/host_file.h"

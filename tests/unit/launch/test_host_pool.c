@@ -5,7 +5,6 @@
 
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
-#include "tests/support/process.h"
 #include "tests/support/runbed.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"

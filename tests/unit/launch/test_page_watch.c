@@ -6,7 +6,6 @@
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
 #include "agent/launch/run_page.h"
-#include "agent/view/page.h"
 #include "tests/support/parsed.h"
 #include "tests/support/tempdir.h"
 

@@ -1,6 +1,5 @@
 /* Where processes go, and what hosts do together. */
 
-#include "agent/launch/plan/plan.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
 

@@ -1,5 +1,4 @@
 /* What is left of a run: numbers, page, last lines. */
-#include "agent/launch/process/run_folder.h"
 #include "agent/launch/report.h"
 #include "agent/launch/series.h"
 #include "tests/support/parsed.h"

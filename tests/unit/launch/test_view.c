@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <termios.h>
 
 #include "agent/launch/screen.h"
 #include "agent/launch/view.h"

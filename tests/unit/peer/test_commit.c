@@ -1,7 +1,6 @@
 /* Output commit: with the journal on, nothing that promises something leaves before it is durable. The disk is held up by
  * a limit on the size of files. */
 
-#include <czmq.h>
 #include <signal.h>
 #include <sys/resource.h>
 

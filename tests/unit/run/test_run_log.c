@@ -3,7 +3,6 @@
 #include "agent/run/run_log.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <json-c/json.h>
 #include <signal.h>
 #include <sys/resource.h>

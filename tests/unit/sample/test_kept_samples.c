@@ -1,6 +1,5 @@
 /* Samples that are asked for again: the same selection, counted once, for as long as it may be needed. */
 
-#include "broker/loop/entries.h"
 #include "broker/sample/kept_samples.h"
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"

@@ -2,7 +2,6 @@
 
 #include <time.h>
 
-#include "tests/support/facts.h"
 #include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"

@@ -1,5 +1,4 @@
 
-#include <dlfcn.h>
 #include <float.h>
 
 #include "broker/select/selector.h"

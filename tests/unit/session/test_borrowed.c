@@ -4,7 +4,6 @@
 
 #include "proto/base/memfile.h"
 #include "proto/wire/codec.h"
-#include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 1000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"

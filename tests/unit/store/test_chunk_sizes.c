@@ -2,11 +2,8 @@
  * later, with a journal, with checkpoints alone, and with nothing but cold storage. What is read back is what was sent,
  * also after a restart where there is one to restart from. */
 
-#include <czmq.h>
 
-#include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
-#include "broker/spill/spill.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 

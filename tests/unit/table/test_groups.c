@@ -1,6 +1,5 @@
 /* Groups as a writer and a sampler meet them; test_model.c holds them against a model. */
 
-#include "broker/checkpoint/checkpoint.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 

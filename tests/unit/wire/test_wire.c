@@ -5,7 +5,6 @@
 
 #include "replay.pb-c.h"
 #include "tests/support/facts.h"
-#include "tests/support/naive.h"
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 
