@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/series.h"
 #include "agent/run/recording.h"

@@ -1,6 +1,5 @@
 /* Structs as JSON and back: one table for both directions. */
 
-
 #include "proto/base/json_map.h"
 #include "tests/support/parsed.h"
 

@@ -1,6 +1,5 @@
 /* Options as a table: each kind of value, options that a program does not have, and mistakes. */
 
-
 #include "proto/base/log.h"
 #include "proto/config/cli.h"
 #include "tests/support/test.h"

@@ -2,7 +2,6 @@
  * later, with a journal, with checkpoints alone, and with nothing but cold storage. What is read back is what was sent,
  * also after a restart where there is one to restart from. */
 
-
 #include "broker/journal/stream.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
