@@ -39,6 +39,7 @@ struct learner {
     bool has_learned;        /* some items fitted */
     uint64_t skipped;        /* since the start */
     int64_t skips_logged_ns; /* 0: never */
+    struct log_limit voided;
 };
 
 /* Of the built-in selectors only these ignore priorities; a plug-in's selector may use them. */
@@ -199,10 +200,16 @@ static void count_provenance(struct learner *self, const rp_batch_arrays *arrays
     stats->items += arrays->n;
 }
 
-/* Not every step has every scalar: TD3 does not update its policy in each. */
-static void count_scalars(struct learner_stats *stats, const struct agent_result *result)
+/* Not every step has every scalar: TD3 does not update its policy in each. If one is not finite, the step's
+ * gradient has counted as 0. */
+static void count_scalars(struct learner *self, const struct agent_result *result)
 {
+    struct learner_stats *stats = &self->stats;
+    uint32_t held;
     for (uint32_t i = 0; i < result->n_scalars; i++) {
+        if (!isfinite(result->scalars[i].value) && log_allow(&self->voided, 1, clock_ns(), &held))
+            log_line(LEVEL_WARN, "A0212", "the gradient of a learner step counts as 0", "not_finite=%s held_back=%u",
+                     result->scalars[i].name, held);
         const char *name = result->scalars[i].name;
         uint32_t k = 0;
         while (k < stats->n_scalars && strcmp(stats->scalars[k].name, name) != 0)
@@ -355,7 +362,7 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
     RP_TRY(status);
     RP_TRY(write_priorities(self, &arrays, &result, err));
     count_provenance(self, &arrays);
-    count_scalars(&self->stats, &result);
+    count_scalars(self, &result);
     if (agent->steps % (uint64_t)self->options.config->learners.publish_every == 0 && learner_leads(self))
         return self->options.lockstep || run_config_bounds_lag(self->options.config)
                    ? learner_publish(self, err)

@@ -899,18 +899,17 @@ static void finish(struct checkpoints *self, struct checkpoint *run)
     checkpoint_free(run);
 }
 
-void checkpoint_finished(void *checkpoints, uint64_t number, bool ok)
+void checkpoint_finished(void *checkpoints, uint64_t number, const char *why)
 {
     struct checkpoints *self = checkpoints;
     struct checkpoint *run = self->running;
     if (!run || run->number != number)
         return;
-    if (ok) {
+    if (!why) {
         finish(self, run);
         return;
     }
-    checkpoint_fail(run, "it could not be written: %.200s",
-                    self->stream->trouble[0] ? self->stream->trouble : "the log says why");
+    checkpoint_fail(run, "it could not be written: %s", why);
     if (run->ended || run->waits)
         abandon(run); /* otherwise its next slice abandons it */
 }

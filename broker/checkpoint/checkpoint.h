@@ -138,8 +138,8 @@ static inline bool checkpoint_is_running(const struct checkpoints *self)
 {
     return self->running != NULL;
 }
-/* Of struct checkpoint_ops: the disk writer has finished this checkpoint, or (ok is false) has given it up. */
-void checkpoint_finished(void *checkpoints, uint64_t number, bool ok);
+/* Of struct checkpoint_ops: the disk writer has finished this checkpoint (why is NULL), or has given it up. */
+void checkpoint_finished(void *checkpoints, uint64_t number, const char *why);
 /* Makes the last checkpoint, unless checkpoint.every is 0s, and waits for it. turn: lets the broker work; returns false if
  * the end must not wait any longer. Returns false if there is no such checkpoint; then the log says why. */
 bool checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx);

@@ -265,10 +265,11 @@ static void measure(struct disk_writer *self)
 }
 
 /* At most one checkpoint is in progress: of two that have ended, the core thread has given up the earlier one. */
-static void tell_ended(struct disk_writer *self, uint64_t checkpoint, bool ok)
+static void tell_ended(struct disk_writer *self, uint64_t checkpoint, const char *why)
 {
     pthread_mutex_lock(&self->mutex);
-    *(ok ? &self->news.finished : &self->news.abandoned) = checkpoint;
+    *(why ? &self->news.abandoned : &self->news.finished) = checkpoint;
+    snprintf(self->news.why, sizeof self->news.why, "%s", why ? why : "");
     tell(self);
     pthread_mutex_unlock(&self->mutex);
 }
@@ -478,7 +479,7 @@ static void sync_done(struct disk_writer *self, struct sync_job *job)
     if (job->what == SYNC_FINISH) {
         if (job->ok) {
             healed(self, job->failures);
-            tell_ended(self, job->number, true);
+            tell_ended(self, job->number, NULL);
         } else
             give_up(self, job->number, job->err.text);
     } else if (job->what == SYNC_REMOVE) {
@@ -648,7 +649,7 @@ static void give_up(struct disk_writer *self, uint64_t checkpoint, const char *w
         return;
     log_line(LEVEL_ERROR, "B0503", "checkpoint abandoned", "checkpoint=%llu why=%s", (unsigned long long)checkpoint,
              log_text(why));
-    tell_ended(self, checkpoint, false);
+    tell_ended(self, checkpoint, why);
 }
 
 static void checkpoint_finish(struct disk_writer *self, const struct disk_job *job)

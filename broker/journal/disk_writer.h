@@ -26,6 +26,7 @@ struct disk_news {
     uint64_t failures, bad_first, bad_last;
     uint64_t finished;  /* number of a checkpoint that has got its name; 0: none. Reported once */
     uint64_t abandoned; /* number of a checkpoint that could not be written. Reported once */
+    char why[200];      /* it could not */
     char trouble[256];  /* why the disk cannot be written; empty: it can */
 };
 

@@ -854,9 +854,9 @@ static void take_news(struct stream *self, const struct disk_news *news)
         memcpy(self->trouble, news->trouble, sizeof self->trouble);
     }
     if (news->finished && self->ops)
-        self->ops->finished(self->ops_ctx, news->finished, true);
+        self->ops->finished(self->ops_ctx, news->finished, NULL);
     if (news->abandoned && self->ops)
-        self->ops->finished(self->ops_ctx, news->abandoned, false);
+        self->ops->finished(self->ops_ctx, news->abandoned, news->why);
     update_space(self);
 }
 

@@ -62,8 +62,8 @@ struct checkpoint_ops {
     enum checkpoint_activity (*activity)(const void *ctx);
     /* Returns the estimated bytes of a whole checkpoint. */
     uint64_t (*bytes)(const void *ctx);
-    /* The disk writer has finished this checkpoint, or (ok is false) has given it up. */
-    void (*finished)(void *ctx, uint64_t number, bool ok);
+    /* The disk writer has finished this checkpoint (why is NULL), or has given it up. */
+    void (*finished)(void *ctx, uint64_t number, const char *why);
 };
 
 struct stream {

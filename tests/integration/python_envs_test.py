@@ -143,6 +143,12 @@ def test_environments_that_fail():
         check(words[how] in launcher.text(), how, "is not in what the launcher says:", launcher.text())
 
 
+def test_a_number_that_is_too_large():
+    with PythonPlace() as place:
+        launcher = place.run(*option(kind="failing", how="huge"), "evaluator.episodes=0")
+        check(" A0212 " in launcher.log("learner-0"), "steps whose loss is not finite:", launcher.log("learner-0"))
+
+
 def test_mistakes_are_found_before_anything_starts():
     cases = [(option(kind="hanging") + ["launch.hang=500ms"], "did not describe itself within 0.5 s"),
              (option(kind="unusable"), "observation_space has a Text"),

@@ -118,7 +118,7 @@ class Failing(Counting):
                 raise ValueError("the cart fell off the table")
             if self.how == "exit":
                 raise SystemExit(0)
-            observation = {"nan": [float("nan"), 0.0], "shape": [1.0], "text": ["a", "b"]}.get(self.how, observation)
+            observation = {"nan": [float("nan"), 0.0], "huge": [3e38, 3e38], "shape": [1.0], "text": ["a", "b"]}.get(self.how, observation)
             reward = {"reward": float("inf"), "none": None}.get(self.how, reward)
             if self.how == "three":
                 return observation, reward, done

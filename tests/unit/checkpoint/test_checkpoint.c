@@ -257,7 +257,7 @@ static void end(void)
 /* The one that runs fails, as the disk writer tells it. */
 static void fail_one(void)
 {
-    checkpoint_finished(broker->checkpoints, number, false);
+    checkpoint_finished(broker->checkpoints, number, "no room");
     for (uint32_t i = 0; i < 100 && checkpoint_is_running(broker->checkpoints); i++)
         one_slice();
     assert_false(checkpoint_is_running(broker->checkpoints));

@@ -318,6 +318,7 @@ static void full_disk_of_mode(enum fsync_mode mode)
     desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 900 << 10, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
     assert_true(desk_await(&desk, has_abandoned, 2, 60000));
+    assert_non_null(strstr(desk.news.why, "No space left on device"));
     assert_false(exists(&desk, "checkpoint-00000002.replay.part"));
     /* the journal is more than a checkpoint that has begun */
     desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 150 << 10, 1);
