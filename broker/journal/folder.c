@@ -267,8 +267,11 @@ int folder_read(const struct folder *self, enum disk_kind kind, uint64_t number,
     int file = openat(self->descriptor, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct file_head head;
     if (file < 0)
-        err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "file '%s/%s' cannot be opened: %s", self->path, name,
-                strerror(errno));
+        err_set(err,
+                errno == ENOENT                                         ? RP_NOT_FOUND
+                : errno == EMFILE || errno == ENFILE || errno == ENOMEM ? RP_NO_MEMORY
+                                                                        : RP_IO,
+                "file '%s/%s' cannot be opened: %s", self->path, name, strerror(errno));
     else if (!head_read(file, &head))
         err_set(err, RP_BAD_MESSAGE, "file '%s/%s' has no head, or a damaged one", self->path, name);
     else if (!head_fits(&head, kind, number) || head.folder != self->id)

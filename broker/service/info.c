@@ -504,11 +504,11 @@ static bool add_groups(struct why *self, const struct table *table)
     char open[200];
     const struct groups *groups = &table->in.groups;
     table_explain_groups(table, open, sizeof open);
-    const struct item *oldest = open[0] ? &table->in.items[groups->oldest] : NULL;
-    if (!oldest || item_age(oldest, self->service->loop->now_ns) < GROUP_WAITS_NS)
+    int64_t since_ns = open[0] ? table_group_since_ns(table, groups->oldest) : 0;
+    if (!open[0] || self->service->loop->now_ns - since_ns < GROUP_WAITS_NS)
         return true;
     Replay__Wait *wait = add_wait(self, "broker", "group", table->name, (uint64_t)groups->n_open * groups->size,
-                                  oldest->insert_ns, "table '%s': %s; after %.3g s it is %s", table->name, open,
+                                  since_ns, "table '%s': %s; after %.3g s it is %s", table->name, open,
                                   (double)table->config->group_deadline_ns / (double)NS_PER_S,
                                   table->config->group_incomplete == GROUP_DROP ? "dropped" : "delivered as it is");
     if (wait)

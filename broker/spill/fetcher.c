@@ -6,8 +6,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "broker/journal/reader.h"
+#include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
@@ -15,6 +17,9 @@
 #define GAP_BYTES (32u << 10)
 #define RUN_BYTES (1u << 20)
 #define OPEN_FILES 16u
+/* A batch waits so long for descriptors or memory to open files: items that were picked are lost with what cannot be read. */
+#define PATIENCE_NS (10 * NS_PER_S)
+#define NAP_NS (20 * NS_PER_MS)
 
 /* The actor's state. */
 struct segments_read {
@@ -24,6 +29,7 @@ struct segments_read {
         uint64_t used;        /* value of `uses` at the last use */
     } files[OPEN_FILES];
     uint64_t uses;
+    int64_t patience_ns; /* until then a lack of descriptors or memory is waited for */
 };
 
 struct fetcher {
@@ -50,7 +56,11 @@ static struct reader *segment_reader(struct segments_read *self, uint64_t number
         return reader_restart(reader, err) == RP_OK ? reader : NULL;
     if (reader->number)
         reader_close(reader);
-    if (reader_open(reader, &self->folder, DISK_SEGMENT, number, err) != RP_OK) {
+    rp_status status;
+    while ((status = reader_open(reader, &self->folder, DISK_SEGMENT, number, err)) == RP_NO_MEMORY &&
+           clock_ns() < self->patience_ns)
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    if (status != RP_OK) {
         reader->number = 0;
         return NULL;
     }
@@ -78,7 +88,7 @@ static void read_run(struct segments_read *self, struct fetch_job *jobs, uint32_
     struct reader *from = segment_reader(self, disk_number(jobs->at), err);
     rp_status status = RP_OK;
     if (!from) /* a file that is gone or overwritten stays so; a lack of descriptors or memory may end */
-        status = err->status == RP_NOT_FOUND || err->status == RP_BAD_MESSAGE ? RP_DATA_LOSS : RP_NO_MEMORY;
+        status = err->status == RP_NOT_FOUND || err->status == RP_BAD_MESSAGE ? RP_DATA_LOSS : RP_IO;
     else
         from->piece = bytes;
     for (uint32_t i = 0; i < n; i++)
@@ -98,6 +108,7 @@ static int by_place(const void *a, const void *b)
 
 static void read_batch(struct segments_read *self, struct fetch_batch *batch)
 {
+    self->patience_ns = clock_ns() + PATIENCE_NS;
     qsort(batch->jobs, batch->n, sizeof batch->jobs[0], by_place);
     for (uint32_t first = 0, next; first < batch->n; first = next) {
         struct fetch_job *jobs = &batch->jobs[first];

@@ -398,10 +398,9 @@ static void show_group(struct table *self, uint32_t leader)
     table_show(self, leader, SHOW_LAST);
 }
 
-/* When the time of an open group began. One that was restored gets its time anew: its writers could not send while no broker ran. */
-static int64_t group_since_ns(const struct table *self, uint32_t leader)
+int64_t table_group_since_ns(const struct table *self, uint32_t leader)
 {
-    int64_t began = self->in.items[leader].insert_ns, start = self->loop->start_ns;
+    int64_t began = self->in.items[leader].insert_ns, start = self->tables->start_ns;
     return began > start ? began : start;
 }
 
@@ -410,7 +409,7 @@ static void set_group_timer(struct table *self)
     uint32_t oldest = self->in.groups.oldest;
     if (oldest != NO_SLOT && !self->group_timer.place)
         timer_set(&self->loop->timers, &self->group_timer,
-                  group_since_ns(self, oldest) + self->config->group_deadline_ns);
+                  table_group_since_ns(self, oldest) + self->config->group_deadline_ns);
 }
 
 static void enter_group(struct table *self, uint32_t slot, uint64_t group)
@@ -444,8 +443,8 @@ static void look_at_groups(struct timer *timer)
     const struct groups *groups = &self->in.groups;
     int64_t due = self->loop->now_ns - self->config->group_deadline_ns;
     uint32_t leader;
-    for (uint32_t items = 0;
-         (leader = groups->oldest) != NO_SLOT && items < GROUP_ITEMS_PER_TURN && group_since_ns(self, leader) <= due;) {
+    for (uint32_t items = 0; (leader = groups->oldest) != NO_SLOT && items < GROUP_ITEMS_PER_TURN &&
+                             table_group_since_ns(self, leader) <= due;) {
         items += groups->slots[leader].n;
         if (self->config->group_incomplete == GROUP_DROP) {
             drop_group(self, leader, "a group did not get all its members in time, and was dropped");
@@ -511,7 +510,7 @@ void table_explain_groups(const struct table *self, char *text, size_t size)
     const struct group_member *oldest = &groups->slots[groups->oldest];
     snprintf(text, size, "%u group%s for members: the oldest, key %llu, has %u of %u for %.0f s", groups->n_open,
              groups->n_open == 1 ? " waits" : "s wait", (unsigned long long)oldest->group, oldest->n, groups->size,
-             fmax(0.0, (double)(self->loop->now_ns - group_since_ns(self, groups->oldest)) / (double)NS_PER_S));
+             fmax(0.0, (double)(self->loop->now_ns - table_group_since_ns(self, groups->oldest)) / (double)NS_PER_S));
 }
 
 void table_explain_begin(const struct table *self, uint64_t group, char *text, size_t size)
@@ -1335,9 +1334,12 @@ rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err)
 
 void tables_start(struct tables *self)
 {
-    for (uint32_t i = 0; i < self->n; i++)
+    self->start_ns = clock_now(&self->loop->clock);
+    for (uint32_t i = 0; i < self->n; i++) {
+        timer_clear(&self->loop->timers, &self->list[i].group_timer);
         if (self->list[i].in.groups.slots)
             set_group_timer(&self->list[i]);
+    }
 }
 
 void tables_tick(struct tables *self)

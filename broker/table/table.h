@@ -209,6 +209,8 @@ uint64_t table_move_room(struct table *self, int64_t n);
 /* Write clauses: what open groups wait for ("3 groups wait for members: ..."), and why the next group may not begin. Empty: for
  * nothing. */
 void table_explain_groups(const struct table *self, char *text, size_t size);
+/* When the time of an open group began. One that was restored gets its time anew: its writers could not send while no broker ran. */
+int64_t table_group_since_ns(const struct table *self, uint32_t leader);
 void table_explain_begin(const struct table *self, uint64_t group, char *text, size_t size);
 /* Returns the sum of what the sampler's probabilities are proportional to; without such a sum, the number of items. 0: the table is
  * not ready. */
@@ -274,6 +276,7 @@ struct tables {
     struct table *list;
     uint32_t n;
     uint32_t next_account;   /* see struct contents */
+    int64_t start_ns;        /* of the service, after their items were restored */
     struct table *dirty;     /* tables that the pump has to look at, by next_dirty */
     bool waits_for_room;     /* inserts of some table do */
     uint64_t storage_budget; /* bytes of chunks that tables may have: memory_limit less the ingest budget */
@@ -290,7 +293,7 @@ rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err);
 void tables_follow(struct tables *self, const struct params *params);
 /* The slot has a new version. Items that it makes too old are never sampled again. */
 void tables_moved(struct tables *self, const struct param_slot *slot);
-/* Sets the deadlines of groups that were restored. */
+/* The service begins: the time of groups that were restored does, too. */
 void tables_start(struct tables *self);
 /* Once a second: rates; inserts that found no memory are tried again; and the surplus of soft capacities is evicted. */
 void tables_tick(struct tables *self);

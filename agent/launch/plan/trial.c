@@ -27,7 +27,7 @@
 #define GRACE_NS (2 * NS_PER_S)
 /* Restarts of programs that ended by themselves with success, before the profile gives up. */
 #define MOST_AGAIN 100u
-/* A counter that changes less often is read for longer, up to this many times the time; one that stands still, for START_NS. */
+/* A counter that changes less often is read for longer, up to this many times the time; one that stands still, for START_NS at least. */
 #define LEAST_CHANGES 5u
 #define LONGEST 8
 #define WARM_PART 4
@@ -417,8 +417,9 @@ static rp_status read_counters(struct trial *self, int64_t ns, struct readings *
         }
         int64_t taken = clock_ns() - start;
         uint32_t changes = out->inserts.changes < out->samples.changes ? out->inserts.changes : out->samples.changes;
-        bool enough = (taken >= ns && changes >= LEAST_CHANGES) || (taken >= LONGEST * ns && changes > 0);
-        if ((enough || taken >= START_NS) && (taken >= REPORT_NS || all_reported(self)))
+        bool enough =
+            (taken >= ns && changes >= LEAST_CHANGES) || (taken >= LONGEST * ns && (changes > 0 || taken >= START_NS));
+        if (enough && (taken >= REPORT_NS || all_reported(self)))
             return RP_OK;
         nap(self, pause);
     }

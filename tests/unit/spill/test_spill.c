@@ -432,27 +432,22 @@ TEST(damaged_data_is_told_of_and_its_item_removed, make_folder, drop_folder)
     assert_int_equal(embed.broker->spill->damaged_chunks, 2);
 }
 
-static struct rlimit files;
-
-static void let_open(struct testpeer *peer, const struct testpeer_answer *answer)
-{
-    (void)peer;
-    assert_int_equal(answer->status, RP_NO_MEMORY);
-    assert_has(answer->text, strerror(EMFILE));
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
-}
-
 /* The items of a queue leave it when they are picked: a lack of descriptors must not lose them. */
 TEST(a_file_that_cannot_be_opened_now_loses_nothing, make_folder, drop_folder)
 {
     struct testpeer *peer = start_rows(QUEUE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 10, 32, false);
     spill_all();
+    struct rlimit files;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, files.rlim_max}), 0);
-    peer->refused = let_open;
-    const struct testpeer_answer *answer =
-        testpeer_call(peer, REQUEST_OF(SAMPLE, sample, Sample, .table = testpeer_text("t"), .count = 10));
+    uint64_t id = testpeer_ask(peer, REQUEST_OF(SAMPLE, sample, Sample, .table = testpeer_text("t"), .count = 10));
+    await_parked(1);
+    for (uint32_t i = 0; i < 20; i++)
+        broker_turn(embed.broker, 10);
+    assert_int_equal(embed.broker->spill->parked.n, 1);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    const struct testpeer_answer *answer = testpeer_await(peer, id);
     check_all(answer);
     assert_int_equal(answer->reply->sample->n_key, 10);
 }

@@ -157,7 +157,9 @@ TEST(groups_of_the_same_key_survive_a_restart)
     struct testpeer *peer = testpeer_new(&new);
     embed_advance(&new, 9000);
     assert_true(table->in.groups.n_open == 1 && table->in.groups.hidden == 1 && table_visible(table) == 2);
-    HAS(testpeer_why(peer)->waits[0]->text, "has 1 of 3 for 9 s");
+    const Replay__Wait *wait = testpeer_why(peer)->waits[0];
+    HAS(wait->text, "has 1 of 3 for 9 s");
+    assert_int_equal(wait->waited_ns / NS_PER_S, 9);
     const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 6, 0, 0));
     assert_true(answer->reply->sample->n_key == 5 && !answer->reply->sample->partial); /* two groups */
     uint64_t sum = 0;
