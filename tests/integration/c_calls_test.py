@@ -98,20 +98,26 @@ def test_a_client_that_goes_first():
     server = object_of("rp_server_start", None, None)
     client = client_of(server)
     writer, reduce = writer_of(client), object_of("rp_reduce_join", client, b"g", MS)
-    sampler, addition = object_of("rp_sampler_new", client, b"replay", None), object_of("rp_counter_begin", client, b"c", ctypes.c_int64(1))
-    def wait():
+    on_demand = ctypes.byref((ctypes.c_uint32 * 4)(16, 0, 0, 1))
+    samplers = [object_of("rp_sampler_new", client, b"replay", options) for options in (None, on_demand)]
+    addition = object_of("rp_counter_begin", client, b"c", ctypes.c_int64(1))
+
+    def wait(sampler):
         ended.append(call("rp_sampler_next", sampler, ctypes.byref(ctypes.c_void_p()), ctypes.c_int64(-1), None))
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = [threading.Thread(target=wait, args=[sampler]) for sampler in samplers]
+    for thread in waiting:
+        thread.start()
     call("rp_client_destroy", ctypes.byref(client))
-    contains("\n".join(lines), "C0107", "alive=4")
-    wait()
-    waiting.join(60)
-    equal(ended, [CANCELLED, CANCELLED], "a wait before the end, and one after it")
+    contains("\n".join(lines), "C0107", "alive=5")
+    for sampler, thread in zip(samplers, waiting):
+        wait(sampler)
+        thread.join(60)
+    equal(ended, [CANCELLED] * 4, "waits before the end, and after it")
     equal(call("rp_reduce_leave", ctypes.byref(reduce), MS, ctypes.byref(err)), CANCELLED)
     call("rp_counter_forget", ctypes.byref(addition))
-    call("rp_sampler_destroy", ctypes.byref(sampler))
+    for sampler in samplers:
+        call("rp_sampler_destroy", ctypes.byref(sampler))
     call("rp_writer_destroy", ctypes.byref(writer), MS, ctypes.byref(err))
     call("rp_server_stop", ctypes.byref(server))
     call("rp_log_set", None, None, 4)

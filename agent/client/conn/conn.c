@@ -23,9 +23,11 @@
 #define CANCEL_GRACE_MS 1000
 #define CANCELS_MOST 64u
 #define DRAIN_REPLIES 64
-/* How long before a request expires the broker is asked what holds its replies back, and how long the answer counts. */
+/* How long before a request expires the broker is asked what holds its replies back, how often for the requests of parts, which wait long
+ * (the answer costs the broker time), and how long the answer counts. */
 #define ASK_NS (300 * NS_PER_MS)
-#define HELD_NS (3 * NS_PER_S)
+#define ASK_AGAIN_NS (5 * NS_PER_S)
+#define HELD_NS (6 * NS_PER_S)
 
 /* Lives on the stack of a thread that waits until it is done. */
 struct conn_command {
@@ -201,6 +203,11 @@ uint32_t conn_shard(const struct conn *self)
 void conn_number(struct conn *self, uint32_t shard)
 {
     __atomic_store_n(&self->shard, shard, __ATOMIC_RELAXED);
+}
+
+bool conn_is_ending(const struct conn *self)
+{
+    return atomic_load(&self->stopping);
 }
 
 bool conn_is_up(struct conn *self)
@@ -382,7 +389,8 @@ static int64_t ask_why(struct conn *self, const struct conn_request *request, in
     if (ask > now_ns)
         return ask;
     static const struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = 1000};
-    if (now_ns - self->asked_ns >= ASK_NS && conn_send_once(self, &self->asking, &message, on_why))
+    if (now_ns - self->asked_ns >= (request->part ? ASK_AGAIN_NS : ASK_NS) &&
+        conn_send_once(self, &self->asking, &message, on_why))
         self->asked_ns = now_ns;
     return at;
 }

@@ -139,6 +139,8 @@ bool conn_has_key(const struct conn *self);
 /* True while the connection is up. If it was refused, err gets the reason, which names the endpoint. */
 bool conn_outcome(struct conn *self, rp_error *err);
 bool conn_is_up(struct conn *self);
+/* True if the client is being destroyed, or was. */
+bool conn_is_ending(const struct conn *self);
 /* True if the memory of the broker is mapped here. */
 bool conn_has_arena(const struct conn *self);
 uint64_t conn_reconnects(struct conn *self);

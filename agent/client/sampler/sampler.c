@@ -821,7 +821,7 @@ static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
 static void await_reply(rp_sampler *self)
 {
     int64_t end = clock_ns() + GRACE_ALONE_NS;
-    for (make_step(self); !is_quiet(self) && !self->stalled; make_step(self)) {
+    for (make_step(self); !is_quiet(self) && !self->stalled && !conn_is_ending(conn_of(self)); make_step(self)) {
         pthread_mutex_unlock(&self->lock);
         bool up = conn_is_up(conn_of(self));
         pthread_mutex_lock(&self->lock);
@@ -948,7 +948,8 @@ static rp_status next(rp_sampler *self, rp_batch **batch, int64_t timeout_ms, rp
     self->deadline_ns = conn_deadline(timeout_ms);
     if (self->alone && self->options.on_demand)
         self->parts[0].retry_ns = 0; /* each call makes its request at once */
-    bool got = wait_for_batch(self, timeout_ms), stopped = !got && conn_is_stopped();
+    bool got = wait_for_batch(self, timeout_ms);
+    bool stopped = !got && (conn_is_stopped() || conn_is_ending(conn_of(self)));
     if (self->options.on_demand && stopped)
         settle_now(self);
     else if (self->options.on_demand && (!got || !is_quiet(self))) {
