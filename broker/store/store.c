@@ -111,19 +111,28 @@ static void split_drop(struct store *self, struct chunk *chunk)
     chunk->where = CHUNK_ON_DISK;
 }
 
-static void *split_copy(struct store *self, const void *data, uint32_t bytes, enum chunk_where *where)
+/* soon: somebody is about to read the copy. */
+static void copy_in(void *to, const void *data, uint32_t bytes, bool soon)
+{
+    if (soon)
+        memcpy(to, data, bytes);
+    else
+        copy_past(to, data, bytes);
+}
+
+static void *split_copy(struct store *self, const void *data, uint32_t bytes, bool soon, enum chunk_where *where)
 {
     void *copy = self->sharing && bytes >= STORE_OWN_BYTES ? shm_alloc(self->shm, bytes) : NULL;
     *where = copy ? CHUNK_SHARED : bytes <= SLAB_MAX_BYTES ? CHUNK_IN_SLAB : CHUNK_IN_HEAP;
     if (!copy)
         copy = *where == CHUNK_IN_SLAB ? slab_alloc(self->slabs, bytes) : malloc(bytes);
     if (copy)
-        copy_past(copy, data, bytes);
+        copy_in(copy, data, bytes, soon);
     return copy;
 }
 
 /* Makes a message with a copy of the data, or an empty one that is to take over `message`. */
-static zmq_msg_t *kept_message(const void *data, uint32_t bytes, const zmq_msg_t *message)
+static zmq_msg_t *kept_message(const void *data, uint32_t bytes, bool soon, const zmq_msg_t *message)
 {
     zmq_msg_t *kept = malloc(sizeof *kept);
     if (!kept || (message ? zmq_msg_init(kept) != 0 : !message_copy(kept, NULL, bytes))) {
@@ -131,7 +140,7 @@ static zmq_msg_t *kept_message(const void *data, uint32_t bytes, const zmq_msg_t
         return NULL;
     }
     if (!message)
-        copy_past(zmq_msg_data(kept), data, bytes);
+        copy_in(zmq_msg_data(kept), data, bytes, soon);
     return kept;
 }
 
@@ -139,8 +148,8 @@ static struct chunk *split_add(struct store *self, uint32_t columns, const void 
                                uint64_t raw_bytes, zmq_msg_t *message)
 {
     enum chunk_where where = CHUNK_IN_MESSAGE;
-    bool keep = bytes >= STORE_KEEP_BYTES && !self->sharing;
-    zmq_msg_t *object = keep ? kept_message(data, bytes, message) : split_copy(self, data, bytes, &where);
+    bool keep = bytes >= STORE_KEEP_BYTES && !self->sharing, soon = bytes != raw_bytes; /* compressed: it is checked */
+    zmq_msg_t *object = keep ? kept_message(data, bytes, soon, message) : split_copy(self, data, bytes, soon, &where);
     if (!object)
         return NULL;
     struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, SPLIT_BYTES);
@@ -187,7 +196,7 @@ bool store_share(struct store *self, struct chunk *chunk)
     void *copy = shm_alloc(self->shm, chunk->bytes);
     if (!copy)
         return false;
-    copy_past(copy, chunk_data(chunk), chunk->bytes);
+    memcpy(copy, chunk_data(chunk), chunk->bytes); /* its reader is about to read it */
     split_drop(self, chunk);
     split_here(self, chunk, copy, CHUNK_SHARED);
     return true;
@@ -198,7 +207,7 @@ bool store_put_back(struct store *self, struct chunk *chunk, void *data)
     enum chunk_where where = CHUNK_IN_HEAP;
     void *object = data;
     if (chunk->bytes <= SLAB_MAX_BYTES || self->sharing) {
-        object = split_copy(self, data, chunk->bytes, &where);
+        object = split_copy(self, data, chunk->bytes, true, &where);
         free(data);
     } else if (chunk->bytes >= STORE_KEEP_BYTES) {
         /* A message can be sent without a copy. */
