@@ -465,9 +465,9 @@ def test_names_that_are_not_text(world):
     honest, watching = world.service(), world.service()
     honest.info(sessions=True)
     honest.ask("why", pb.Why())
-    watching.socket.send(pb.Request(version=1, id=1, client=1, trace=pb.Trace(duration_ms=500)).SerializeToString())
-    eventually(lambda: honest.ask("hello", pb.Hello())[0].tracing.trace, 5, "a trace")
-    send("trace_spans", pb.TraceSpans(trace=honest.ask("hello", pb.Hello())[0].tracing.trace, name="ZZZZ", text=["ZZZZ"], last=True))
+    watching.socket.send(pb.Request(version=1, id=1, client=1, trace=pb.Trace(duration_ms=5000)).SerializeToString())
+    trace = eventually(lambda: honest.ask("hello", pb.Hello())[0].tracing.trace, 5, "a trace")
+    send("trace_spans", pb.TraceSpans(trace=trace, name="ZZZZ", text=["ZZZZ"], last=True))
     check(watching.socket.poll(60000), "no trace")
     equal(pb.Reply.FromString(watching.socket.recv_multipart()[0]).trace.processes[1].text, ["???Z"])
     for _ in range(3):

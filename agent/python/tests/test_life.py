@@ -525,15 +525,18 @@ def test_a_batch_that_comes_with_a_signal_stays_for_the_next_call(in_flight):
         raise InterruptedError
 
     def send():
+        assert inside.wait(60)
+        inside.clear()
         until(lambda: any(wait["kind"] == "sample" for wait in client.why()["waits"]))
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
         client.insert({"x": 1.0}, {"queue": 1.0})
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
+    inside, before = threading.Event(), signal.signal(signal.SIGUSR1, interrupt)
     with replaybus.Server([replaybus.Table.queue("queue", 10)]) as server, server.client() as client, \
             client.sampler("queue", 1, in_flight=in_flight) as sampler:
         for _ in range(5):
             with beside(send), pytest.raises(InterruptedError):
+                inside.set()  # with items in flight the sampler waits at the broker before it is called
                 sampler.next(60)
             assert len(sampler.next(10)) == 1
     signal.signal(signal.SIGUSR1, before)

@@ -208,7 +208,7 @@ def test_a_sampler_on_demand_ends_with_the_items_that_fill_no_batch(client, ack)
     items = make(15, 20)
     write(client, "queue", items)
     got = []
-    with client.sampler("queue", tokens_per_batch=TOKENS, in_flight=0, ack=ack, timeout=0.3) as sampler:
+    with client.sampler("queue", tokens_per_batch=TOKENS, in_flight=0, ack=ack, timeout=2) as sampler:
         for batch in sampler:
             got.append(numbers_of(batch))
             assert not ack or batch.ack().applied == len(batch)
