@@ -27,12 +27,6 @@ class Flushing(Closing):
     """Its ``close(timeout)`` waits for the broker, and can be repeated after DeadlineExceeded. After an exception the block waits a second,
     gives up the rest (what was sent may still come in), and does not hide the exception."""
 
-    _keeps: Any = None  # a server that runs as long as this
-
-    def __del__(self) -> None:
-        if self._keeps is not None and self._keeps.running:
-            self._end(1.0)  # before the server goes with it
-
     def _give_up(self) -> None:
         raise NotImplementedError
 

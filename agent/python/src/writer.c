@@ -94,7 +94,7 @@ static void writer_destroy(PyObject *object)
     writer_object *self = (writer_object *)object;
     const struct gate *gate = &self->guarded.gate;
     Py_BEGIN_ALLOW_THREADS;
-    end_stream(self, gate->closing ? 0 : gate->closed ? DOOMED_MS : UNCLOSED_MS);
+    end_stream(self, gate->closing ? 0 : DOOMED_MS);
     Py_END_ALLOW_THREADS;
     conn_drop(&self->conn);
     forget_columns(self);
@@ -633,6 +633,15 @@ static PyObject *writer_close(PyObject *object, PyObject *args, PyObject *kwargs
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
+/* A writer that nobody closed: what Python keeps for it, such as its server, is still there. */
+static PyObject *writer_del(PyObject *object, PyObject *unused)
+{
+    Py_BEGIN_ALLOW_THREADS;
+    end_stream((writer_object *)object, UNCLOSED_MS);
+    Py_END_ALLOW_THREADS;
+    return guarded_close(object, unused);
+}
+
 static PyObject *writer_is_open(PyObject *object, void *unused)
 {
     (void)unused;
@@ -662,6 +671,7 @@ static PyMethodDef methods[] = {
     {"close", CORE_METHOD(writer_close), METH_VARARGS | METH_KEYWORDS,
      "close($self, timeout=None)\n--\n\nWaits until all items are confirmed, then closes the stream."},
     {"_give_up", guarded_close, METH_NOARGS, "Closes the stream without waiting for its items."},
+    {"__del__", writer_del, METH_NOARGS, "Waits a moment for the items of a writer that nobody closed."},
     {"info", writer_info, METH_NOARGS, "info($self)\n--\n\nCounts of steps and items, as a dict."},
     {"set_policy", writer_set_policy, METH_O,
      "set_policy($self, version, /)\n--\n\nSets the version of the parameters that make the steps from now on."},

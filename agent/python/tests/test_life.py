@@ -67,7 +67,7 @@ def test_garbage_collection(client):
     assert client.info("uniform")["tables"][0]["size"] == 1  # the item of a dropped writer arrived
 
 
-def test_what_uses_a_server_keeps_it_and_all_go_with_the_last_reference(tmp_path):
+def test_what_uses_a_server_keeps_it_and_all_go_with_the_last_reference(tmp_path, caplog):
     gc.disable()
     try:
         client = replaybus.Server([replaybus.Table.queue("t", 5)]).client(timeout=60)
@@ -83,11 +83,14 @@ def test_what_uses_a_server_keeps_it_and_all_go_with_the_last_reference(tmp_path
             assert refs[0]() is None and refs[1]().running
             users.pop()
         assert refs[1]() is None
-        writer = replaybus.Server([replaybus.Table("t")], journal=tmp_path).client().writer()
-        writer.append({"x": 1.0}), writer.item("t")
-        server = weakref.ref(writer._keeps)
-        del writer  # its items arrive before the server goes
-        assert server() is None and replaybus.open(tmp_path).tables == {"t": 1}
+        for items in (1, 6):  # more than there is room for
+            vector = replaybus.Server([replaybus.Table.queue("t", 5)], journal=tmp_path / str(items)).client().vector_writer(1)
+            for _ in range(items):
+                vector.append({"x": np.zeros(1)}, item=Last(1, "t"))
+            server = weakref.ref(vector._keeps)
+            del vector  # its items arrive before the server goes
+            assert server() is None and replaybus.open(tmp_path / str(items)).tables == {"t": min(items, 5)}
+        assert [line.getMessage().count("after 2 s") for line in caplog.records] == [1]
     finally:
         gc.enable()
 
