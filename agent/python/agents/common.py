@@ -161,10 +161,12 @@ def follow(targets, modules, share):
                 to.copy_(of)
 
 
-def track(run, targets, modules, usual):
+def track(run, targets, modules, usual, delay=1):
     """Moves target networks as agent.target says: by a share at each step, 0 stands for the usual one; from 1 on it is the steps between
-    copies."""
+    copies. delay: it is called every so many steps."""
     target = run.config["agent.target"] or usual
+    if int(target) % delay:
+        raise ValueError(f"agent.target is {target:g}; the targets move with the policy, so it must be a multiple of policy_delay, {delay}")
     if target < 1 or run.steps % int(target) == 0:
         follow(targets, modules, min(target, 1))
 

@@ -46,7 +46,7 @@ def learner():
                 imitation = (chosen - action).square().mean()
                 # The critic's term is divided by the size of its values, so that alpha means the same at every scale of rewards.
                 descend(policy_adam, imitation - settings.alpha / q.abs().mean().detach() * q.mean())
-                track(run, [target_policy, target_critics], [policy, critics], 0.005)
+                track(run, [target_policy, target_critics], [policy, critics], 0.005, settings.policy_delay)
                 scalars.update(policy_loss=imitation.detach(), q=q.detach().mean())
             run.step(**scalars)
 

@@ -145,6 +145,9 @@ def test_targets_follow_as_the_key_says(key, targets):
         common.track(types.SimpleNamespace(config={"agent.target": key}, steps=steps), [target], [module], 0.5)
         assert float(target.weight.detach()) == wanted
         module.weight.data += key == 2
+    if key >= 1:
+        with pytest.raises(ValueError, match="multiple of policy_delay, 3"):
+            common.track(types.SimpleNamespace(config={"agent.target": key}, steps=0), [target], [module], 0.5, delay=3)
 
 
 def test_discrete_actions_are_refused():
