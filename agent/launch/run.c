@@ -464,13 +464,19 @@ static void fill_steps(struct run *self)
     put_back(self);
 }
 
+/* Whose the tables and the other counters are: the value of COUNTER_RUN. */
+static int64_t run_mark(const struct run *self)
+{
+    char real[PATH_MAX];
+    const char *folder = realpath(self->options->home.folder, real) ? real : self->options->home.folder;
+    return crc32c(0, folder, strlen(folder));
+}
+
 /* The tables of a run may be those of another one (broker.folder), whose counters and parameters come with them: a counter says whose they
  * are. How far that one was is not how far this one is. */
 static bool forget(struct run *self)
 {
-    char real[PATH_MAX];
-    const char *folder = realpath(self->options->home.folder, real) ? real : self->options->home.folder;
-    int64_t whose = 0, ours = crc32c(0, folder, strlen(folder)), steps = (int64_t)self->steps_before;
+    int64_t whose = 0, ours = run_mark(self), steps = (int64_t)self->steps_before;
     const struct {
         const char *name;
         int64_t least, most;
@@ -478,7 +484,7 @@ static bool forget(struct run *self)
                   {COUNTER_TAKEN, 0, steps},
                   {COUNTER_LEARNER_STEPS, 0, (int64_t)self->learner_steps_before},
                   {COUNTER_LEARNER_END, 0, 0},
-                  {COUNTER_RUN, ours, ours}};
+                  {COUNTER_RUN, -ours, -ours}};
     if (!config_folder(&self->config->broker))
         return true;
     if (rp_counter_read(observer_client(self->observer), COUNTER_RUN, RUN_POLL_MS, &whose, NULL) != RP_OK)
@@ -487,12 +493,19 @@ static bool forget(struct run *self)
         return true;
     observer_poll(self->observer, RUN_POLL_MS, &self->seen);
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if (!bound_counter(self, counts[i].name, counts[i].least, counts[i].most))
+        if (!self->seen.broker || !bound_counter(self, counts[i].name, counts[i].least, counts[i].most))
             return false;
     self->policy_before = self->seen.policy;
     self->seen.steps = self->seen.taken = self->steps_before;
     self->seen.learner_steps = self->learner_steps_before;
-    return self->seen.broker;
+    return true;
+}
+
+/* From here on a resume takes the parameters in the broker for those of this run. */
+static bool own(struct run *self)
+{
+    int64_t ours = run_mark(self);
+    return !config_folder(&self->config->broker) || bound_counter(self, COUNTER_RUN, ours, ours);
 }
 
 /* A broker may end between writing its file and answering: then the connection is tried again until another broker is
@@ -523,8 +536,10 @@ static void start_more(struct run *self, int64_t now_ns)
         self->learners_started = true;
         for (uint32_t i = 0; i < run_config_learners(config); i++)
             run_member(self, ROLE_LEARNER, i);
-    } else if (self->learners_started && (self->seen.policy > self->policy_before ||
-                                          run_is_custom(self, ROLE_LEARNER) || config->learners.count == 0)) {
+    } else if (self->learners_started &&
+               (self->seen.policy > self->policy_before || run_is_custom(self, ROLE_LEARNER) ||
+                config->learners.count == 0) &&
+               own(self)) {
         self->actors_started = true;
         self->actors_wanted = 0;
         set_actors(self, run_config_actors(config), now_ns);

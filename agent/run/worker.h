@@ -26,7 +26,7 @@ struct worker_options {
 #define COUNTER_LEARNER_STEPS "learner_steps"
 /* Learner steps + 1 of the parameters that a learner published at its end; 0: none has ended. */
 #define COUNTER_LEARNER_END "learner_end"
-/* Of whose folder the tables and the other counters are. */
+/* Of whose folder the tables and the other counters are; below 0: the parameters are still those of another run. */
 #define COUNTER_RUN "run_folder"
 /* Raised by whoever wants the evaluator to measure, or the learner to save its state, now. */
 #define COUNTER_EVALUATE "evaluations_asked"

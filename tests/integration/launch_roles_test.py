@@ -73,3 +73,13 @@ def test_a_new_run_goes_on_from_nothing():
         for name, steps in (("two", 150), ("one", 120)):  # one goes on with the checkpoint that two has made by then
             place.start("resume", name, *sets("stop.learner_steps=%d" % steps, "broker.checkpoint.every=10min")).ends()
             equal(json.loads((place.base / name / "report.json").read_text())["learner_steps"], steps, "learner steps of all legs")
+        # Two comes back, and its learner does not: whoever resumes it then still waits for the first parameters of its own.
+        (place.base / "two" / "learner.weights").write_bytes(b"")
+        (place.base / "two" / "endpoints").unlink(missing_ok=True)
+        run = place.start("resume", "two", *sets("launch.backoff=60s", "stop.learner_steps=200"))
+        run.given = "two"
+        run.await_alive(lambda: (run.folder / "endpoints").exists(), "a broker")
+        service = Service(run.endpoints()["service"])
+        run.await_alive(lambda: service.counter("run_folder") < 0, "tables that are not its own yet")
+        service.close()
+        run.stop()
