@@ -1,7 +1,9 @@
 /* A run: starts, awaits, restarts and retires its processes, looks at what they do, stops them, and writes the report. */
 #include "agent/launch/run.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
@@ -1127,15 +1129,19 @@ static void finish(struct run *self, rp_error *err)
 /* A new run goes on from nothing: weights and statistics that lie in its folder are not its own. */
 static void set_aside(struct run *self)
 {
-    static const char *const names[] = {LEARNER_STATE_FILE, BEST_WEIGHTS_FILE, "statistics.npy"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char path[FOLDER_SIZE + 32], other[FOLDER_SIZE + 40];
-        run_folder_path(path, sizeof path, self->options->home.folder, names[i]);
+    DIR *folder = opendir(self->options->home.folder);
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        const char *name = entry->d_name;
+        char path[FOLDER_SIZE + 256], other[FOLDER_SIZE + 264];
+        bool old = strcmp(name, LEARNER_STATE_FILE) == 0 || strcmp(name, BEST_WEIGHTS_FILE) == 0 ||
+                   fnmatch("actor-0.*.npy", name, 0) == 0;
+        run_folder_path(path, sizeof path, self->options->home.folder, name);
         snprintf(other, sizeof other, "%s.before", path);
-        if (rename(path, other) == 0)
-            run_say(self, LEVEL_WARN, "A0443", "%s was there before the run began: it is %s.before now", names[i],
-                    names[i]);
+        if (old && rename(path, other) == 0)
+            run_say(self, LEVEL_WARN, "A0443", "%s was there before the run began: it is %s.before now", name, name);
     }
+    if (folder)
+        closedir(folder);
 }
 
 static rp_status open_run(struct run *self, rp_error *err)

@@ -142,11 +142,12 @@ def test_check_waits_for_the_bundle():
 
 
 def test_programs_of_the_user():
-    """Their placeholders name what is on the host, and what they print is in the run's logs."""
+    """Their placeholders name what is on the host, what they print is in the run's logs, and files of their name come home and go along
+    with a resume, as statistics do."""
     with Hosts() as place:
         (place.base / "words.txt").write_text("sent along\n")
         script = ("cat {here}/words.txt; test -w {folder} && echo folder of {index}; echo {service}; test -r {config} || echo no config; "
-                  "exec %s/replay-actor -c {config} --endpoint {service} --index {index} --set actors.count={count} "
+                  "echo seen >>{folder}/actor-{index}.obs.npy; exec %s/replay-actor -c {config} --endpoint {service} --index {index} --set actors.count={count} "
                   "--folder {folder}" % os.environ["RP_BUILD_DIR"])
         run = place.launch("--folder", "one", *sets("actors.command=" + json.dumps(["sh", "-c", script]),
                                                     "launch.send=[words.txt]", "broker.advertise=localhost",
@@ -157,6 +158,9 @@ def test_programs_of_the_user():
             equal(lines[:2], ["sent along", "folder of %d" % i], "output of actor %d" % i)
             check(lines[2].startswith("tcp://localhost:"), "not the advertised address", lines[2])
         equal((run.read("status.json")["phase"], run.read("status.json")["restarts"]), ("done", 0), "the end")
+        place.start("resume", "one", *sets("stop.learner_steps=300")).ends()
+        equal([(run.folder / ("actor-%d.obs.npy" % i)).read_text() for i in range(2)], ["seen\n" * 2] * 2, "files of both legs")
+        check(" A0438 " not in run.log(), "a file was not taken")
 
 
 def test_files_of_the_run():

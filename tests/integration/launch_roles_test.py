@@ -62,11 +62,11 @@ def test_a_new_run_goes_on_from_nothing():
         equal(stat.S_IMODE(run.folder.stat().st_mode), 0o700, "mode of the folder")
         (place.base / "two").mkdir(mode=0o750)
         shutil.copy(run.folder / "learner.weights", place.base / "two")
-        (place.base / "two" / "statistics.npy").touch()
+        (place.base / "two" / "actor-0.obs.npy").touch()
         again = place.launch("--folder", "two", *sets(*brief, "stop.learner_steps=50", "broker.checkpoint.every=0s"))
         again.ends()
         check(" A0205 " not in again.log("learner-0"), "it went on from the weights of another run")
-        for name in ("learner.weights", "statistics.npy"):
+        for name in ("learner.weights", "actor-0.obs.npy"):
             check((again.folder / (name + ".before")).exists(), name + " of the other run is gone")
         equal(stat.S_IMODE(again.folder.stat().st_mode), 0o750, "mode of a folder of the user's")
         shutil.rmtree(place.base / "one" / "logs")  # somebody makes room

@@ -31,16 +31,17 @@ from .errors import Error, PermissionDenied
 ACTOR, FOLDER, HERE = "REPLAY_ACTOR", "REPLAY_FOLDER", "here"
 _here: dict[str, dict[str, tuple[int, np.ndarray]]] = collections.defaultdict(dict)  # of a run in one process, what a broker would have
 _numbers: dict[tuple, Iterator[int]] = collections.defaultdict(itertools.count)  # of the writers of a name and an index in this process
+_FIRST = "0.0"  # the slot of actor 0
 _SYNC_S = 5.0  # deadline of an exchange with the broker; after it, the statistics go on as they are
 
 
 class Statistics:
     """The mean and the variance of values of a shape, over all processes that use the same ``name``.
 
-    Each writer has a slot of its own, ``NAME/INDEX.NUMBER``, so that nobody overwrites another's; what all have seen is the sum. ``index`` None
+    Each writer has a slot of its own, ``NAME/RUN/INDEX.NUMBER``, so that nobody overwrites another's; what all have seen is the sum. ``index`` None
     only reads. Without a ``client`` it takes what ``python3 -m replaybus.actor`` says of its run; outside of a run nothing is shared.
-    They are exchanged every ``every`` values, and at once when the first are needed. What all have seen is kept as ``NAME.npy`` in the
-    run's folder, for a run that is resumed and for evaluations of its weights.
+    They are exchanged every ``every`` values, and at once when the first are needed. Actor 0 keeps what all have seen as ``actor-0.NAME.npy``
+    in the run's folder, for a run that is resumed, for evaluations of its weights, and for readers where no slot has anything.
     """
 
     def __init__(self, shape: Sequence[int], name: str = "statistics", *, client: Optional[Client] = None, index: Optional[int] = 0,
@@ -55,18 +56,17 @@ class Statistics:
         self._shape, self._own, self._all = tuple(shape), _empty(shape), _empty(shape)
         self._seen, self._due = 0, 0
         self._versions: dict[str, tuple[int, np.ndarray]] = _here[name] if here else {}
-        self._slot = None if index is None else f"{name}/{index}.{next(_numbers[name, index])}"
-        first, folder = f"{name}/0.0", os.environ.get(FOLDER)
-        self._file = os.path.join(folder, f"{name}.npy") if folder and (here or client is not None or index is None) else None
+        self._slot = None if index is None else f"{index}.{next(_numbers[name, index])}"
+        self._place, folder = "", os.environ.get(FOLDER)
+        # A host takes files home that begin with the name of their process, and gives them to the next one.
+        self._file = os.path.join(folder, f"actor-0.{name}.npy") if folder and (here or client is not None or index is None) else None
         if client is not None:
             with contextlib.suppress(Error):
                 self._read()
-        if self._file and first not in self._versions and not here:  # a run in one process is repeated, not resumed
-            with contextlib.suppress(OSError, ValueError, EOFError):
-                self._versions[first] = -1, np.load(self._file).reshape(self._own.shape)
+        if not here:  # a run in one process is repeated, not resumed
+            self._load()
         self._own = self._versions.get(self._slot, (0, self._own))[1]  # of an earlier process of this actor
-        self._shares = here or client is not None
-        self._saves = self._shares and self._slot in (first, None)
+        self._shares, self._saves = here or client is not None, here or self._slot == _FIRST
         self._sum()
         if os.environ.get(ACTOR) == " " and not self.count:
             warnings.warn(f"there is no {self._file}: observations are not scaled as they were when the weights were learned", RuntimeWarning)
@@ -104,6 +104,8 @@ class Statistics:
                 if self.index is not None:
                     self._publish()
                 self._read()
+                if self.index is None:
+                    self._load()
             elif self._slot is not None:
                 self._versions[self._slot] = 0, self._own
         except Error:
@@ -111,22 +113,33 @@ class Statistics:
         self._sum()
         if self._file and self._saves and self.count:
             with contextlib.suppress(OSError):  # a full disk does not stop the run
-                part = f"{self._file}.{os.getpid()}"
+                part = f"{self._file}.{os.getpid()}.tmp"
                 with open(part, "wb") as file:
                     np.save(file, self._all)
                 os.replace(part, self._file)
 
     def _publish(self) -> None:
         try:
-            self._client.params[self._slot] = self._own.tobytes()
+            self._client.params[self._in_broker() + self._slot] = self._own.tobytes()
         except PermissionDenied as error:  # of an actor on another host: it goes on with what the others have seen, and its own
             warnings.warn(f"statistics '{self.name}' do not have what this process has seen: {error}", RuntimeWarning)
 
+    def _load(self) -> None:
+        if self._file and self._versions.get(_FIRST, (-1,))[0] == -1:
+            with contextlib.suppress(OSError, ValueError, EOFError):
+                self._versions[_FIRST] = -1, np.load(self._file).reshape(self._own.shape)
+
+    def _in_broker(self) -> str:
+        """How the slots of this run begin: tables that runs share (broker.folder) bring those of the others along."""
+        self._place = self._place or f"{self.name}/{abs(self._client.counter('run_folder').value)}/"
+        return self._place
+
     def _read(self) -> None:
+        place = self._in_broker()
         for slot in self._client.info()["slots"]:
-            name = slot["name"]
-            if name.startswith(f"{self.name}/") and self._versions.get(name, (-1, None))[0] != slot["version"]:
-                param = self._client.params[name]
+            name = slot["name"][len(place):]
+            if slot["name"].startswith(place) and self._versions.get(name, (-1, None))[0] != slot["version"]:
+                param = self._client.params[slot["name"]]
                 if len(param.data) == self._own.nbytes:
                     self._versions[name] = param.version, np.frombuffer(param.data).reshape(self._own.shape)
 

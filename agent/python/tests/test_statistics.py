@@ -75,7 +75,16 @@ def test_a_run_keeps_them_for_its_weights_and_for_those_who_resume_it(client, tm
             begin("--endpoint", other.endpoint, "--index", index, "--folder", str(tmp_path))
             env = normalize(Env(), "kept")
             assert env.statistics.count == 2 and env.statistics._own[0, 0] == own
-    (tmp_path / "kept.npy").write_bytes(b"")
+        env.statistics.update([[5.0, 10.0]])
+        other.counter("run_folder").add(-7)  # from here on they are the tables of another run
+        begin("--endpoint", other.endpoint, "--evaluate")
+        (tmp_path / "actor-0.kept.npy").unlink()
+        env = normalize(Env(), "kept")
+        assert env.statistics.count == 0
+        np.save(tmp_path / "actor-0.kept.npy", np.full((3, 2), 5.0))  # comes home from a host, whose actors have no slots
+        env.reset()
+        assert env.statistics.count == 5
+    (tmp_path / "actor-0.kept.npy").write_bytes(b"")
     with pytest.warns(RuntimeWarning):
         assert of_weights("best.weights").statistics.count == 0
 
@@ -83,13 +92,13 @@ def test_a_run_keeps_them_for_its_weights_and_for_those_who_resume_it(client, tm
 def test_a_run_in_one_process_shares_them_and_begins_from_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv(statistics.ACTOR, statistics.HERE)
     monkeypatch.setenv(statistics.FOLDER, str(tmp_path))
-    np.save(tmp_path / "one.npy", np.ones((3, 2)))
+    np.save(tmp_path / "actor-0.one.npy", np.ones((3, 2)))
     evaluator, *players = (normalize(Env(), "one", every=1) for _ in range(3))
     assert [env.statistics.count for env in (evaluator, *players)] == [0] * 3
     for env, action in zip(players, (4.0, 8.0)):
         env.reset(), env.step(action)
     assert evaluator.reset()[0].tolist() == players[1].statistics.scale([0.0, 0.0]).tolist() and evaluator.statistics.count == 4
-    assert (np.load(tmp_path / "one.npy")[:2, 0] == [4, 3]).all()
+    assert (np.load(tmp_path / "actor-0.one.npy")[:2, 0] == [4, 3]).all()
 
 
 @pytest.mark.parametrize("as_objects", [False, True])
