@@ -3,6 +3,7 @@
 
 #include <czmq.h>
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -442,8 +443,9 @@ static int run_single(const struct program *program, const struct env_provider *
         run_log_destroy(&self.log);
         return EXIT_FAILED;
     }
-    char weights[512];
+    char weights[512], real[PATH_MAX];
     snprintf(weights, sizeof weights, "%s/" LEARNER_STATE_FILE, config->folder);
+    setenv(PROGRAM_FOLDER, config->folder[0] && realpath(config->folder, real) ? real : "", 1);
     int64_t end = config->actors.count != 0 ? config->stop.steps : config->stop.learner_steps;
     const struct lockstep_options lockstep = {
         .config = config,

@@ -10,6 +10,9 @@ enum program_kind { PROGRAM_ACTOR = 1, PROGRAM_LEARNER = 2, PROGRAM_SINGLE = 4 }
 /* The same as replay-ctl's. */
 enum program_exit { EXIT_FINE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NO_BROKER = 3 };
 
+/* The environment variable with the folder of a run in one process, absolute; its environments may keep files there. */
+#define PROGRAM_FOLDER "REPLAY_FOLDER"
+
 struct program {
     enum program_kind kind;
     const char *name; /* "replay-actor" */

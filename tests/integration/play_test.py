@@ -81,13 +81,14 @@ def test_an_episode_in_a_terminal():
 
 ENVIRONMENT = """
 import numpy as np
+from replaybus import statistics
 from replaybus.spaces import Box, Discrete
 
 class Blinker:
     observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
     metadata, render_mode = {"render_fps": 5}, "rgb_array"
 
-    def reset(self, seed=None):
+    def reset(self, seed=None, options=None):
         self.steps = 0
         return np.zeros(2, np.float32), {}
 
@@ -99,21 +100,25 @@ class Blinker:
         frame = np.zeros((200, 300, 3), np.uint8)
         frame[:100] = (250, 40 * self.steps, 0)
         return frame
+
+def make():
+    return statistics.normalize(Blinker())
 """
 
 
 def test_frames_of_python():
-    """What an environment in Python renders is recorded, made smaller."""
+    """What an environment in Python renders is recorded, made smaller. Its statistics are in the run's folder."""
     if not PACKAGE.is_dir():
         return  # a build without Python
     with Place() as place:
         (place.base / "blinker.py").write_text(ENVIRONMENT)
-        words = sets("environment.name=python:blinker:Blinker", "actors.count=1", "stop.steps=300", "evaluator.every=100",
+        words = sets("environment.name=python:blinker:make", "folder=one", "actors.count=1", "stop.steps=300", "evaluator.every=100",
                      "environment.spec={dtype: float32, shape: [2], actions: 2, max_steps: 0}")
-        done = subprocess.run([sys.executable, "-m", "replaybus.single", "-c", str(place.config), "--folder", "one", "--quiet", *words],
+        done = subprocess.run([sys.executable, "-m", "replaybus.single", "-c", str(place.config), "--quiet", *words],
                               cwd=place.base, env=dict(place.environment, PYTHONPATH="%s:%s" % (PACKAGE, place.base)), timeout=PATIENCE,
                               stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         equal(done.returncode, 0, done.stderr)
+        check((place.base / "one" / "actor-0.statistics.npy").exists(), "no statistics")
         last = episodes(place.base / "one")[-1]
         equal((last["head"]["width"], last["head"]["height"], last["head"]["step_s"]), (75, 50, 0.2), "size and speed")
         equal(len(last["frames"]), 6, "frames")

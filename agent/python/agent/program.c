@@ -375,11 +375,24 @@ static struct whole *wrap(struct python_provider *provider, PyObject *envs, rp_e
     return ok ? self : NULL;
 }
 
+/* Python reads the environment of its process once, when it starts. */
+static bool take_folder(void)
+{
+    const char *folder = getenv(PROGRAM_FOLDER);
+    PyObject *os = PyImport_ImportModule("os"), *all = os ? PyObject_GetAttrString(os, "environ") : NULL;
+    PyObject *text = all && folder ? PyUnicode_DecodeFSDefault(folder) : NULL;
+    bool ok = all && (!folder || (text && PyMapping_SetItemString(all, PROGRAM_FOLDER, text) == 0));
+    Py_XDECREF(text);
+    Py_XDECREF(all);
+    Py_XDECREF(os);
+    return ok;
+}
+
 static void *provider_create(void *ctx, const struct env_config *config, uint32_t *n, rp_env_spec *spec, rp_error *err)
 {
     struct python_provider *self = ctx;
     PyEval_RestoreThread(self->thread);
-    PyObject *options = config_options(&config->options);
+    PyObject *options = take_folder() ? config_options(&config->options) : NULL;
     PyObject *envs =
         options ? PyObject_CallFunction(self->open, "ssOI", config->python, config->gym, options, *n) : NULL;
     Py_XDECREF(options);
