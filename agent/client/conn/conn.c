@@ -26,6 +26,7 @@
 /* How long before a request expires the broker is asked what holds its replies back, how often for the requests of parts, which wait long
  * (the answer costs the broker time), and how long the answer counts. */
 #define ASK_NS (300 * NS_PER_MS)
+#define LONG_MS 60000
 #define ASK_AGAIN_NS (5 * NS_PER_S)
 #define HELD_NS (6 * NS_PER_S)
 
@@ -382,10 +383,11 @@ static void on_why(void *ctx, struct conn_reply *reply)
 /* Asks what holds the reply back if a request is about to expire, or, sent for a part, waits long. Returns when to look at it again. */
 static int64_t ask_why(struct conn *self, const struct conn_request *request, int64_t at, int64_t now_ns)
 {
-    int64_t half = request->timeout_ms * NS_PER_MS / 2, ask = at - (request->part || half < ASK_NS ? half : ASK_NS);
+    int64_t ms = request->timeout_ms < LONG_MS ? request->timeout_ms : LONG_MS;
     bool asks = request->field == REPLAY__REQUEST__BODY_WHY; /* itself */
-    if (asks || request->cancelled || self->link != LINK_UP || request->timeout_ms < 0)
+    if (asks || request->cancelled || self->link != LINK_UP || ms < 0)
         return at;
+    int64_t half = ms * NS_PER_MS / 2, ask = at - (request->part || half < ASK_NS ? half : ASK_NS);
     if (ask > now_ns)
         return ask;
     static const struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = 1000};
