@@ -361,9 +361,10 @@ static void journal_broken(struct journal *self, uint32_t index, struct reader *
 }
 
 /* An unreadable file may be sound. It is neither cut off nor skipped, because that would lose it for good. */
-static rp_status journal_unread(const rp_error *why, rp_error *err)
+static rp_status journal_unread(rp_status status, const rp_error *why, rp_error *err)
 {
-    return err_set(err, RP_IO, "%s. Repair it, or move the file elsewhere to load what comes before it", why->text);
+    return err_set(err, status, "%s%s", why->text,
+                   status == RP_IO ? ". Repair it, or move the file elsewhere to load what comes before it" : "");
 }
 
 /* Counts the entries that change the state: not those that a segment begins with, nor chunks. */
@@ -418,10 +419,8 @@ static rp_status journal_records(struct journal *self, uint32_t index, struct re
         rp_status status = reader_next(reader, &record, &why);
         if (status == RP_END_OF_STREAM)
             return RP_OK;
-        if (status == RP_NO_MEMORY)
-            return err_set(err, status, "%s", why.text);
-        if (status == RP_IO)
-            return journal_unread(&why, err);
+        if (status == RP_NO_MEMORY || status == RP_IO)
+            return journal_unread(status, &why, err);
         if (status == RP_OK)
             RP_TRY(journal_record(self, index, reader, record, err));
         else
@@ -457,8 +456,8 @@ static rp_status journal_segment(struct journal *self, uint32_t index, uint64_t 
     struct reader reader;
     rp_error why = {0};
     rp_status status = reader_open(&reader, self->folder, DISK_SEGMENT, segment->number, &why);
-    if (status == RP_IO)
-        return journal_unread(&why, err);
+    if (status == RP_NO_MEMORY || status == RP_IO)
+        return journal_unread(status, &why, err);
     if (status != RP_OK && segment->bytes < FILE_HEAD_BYTES) {
         note(self->load, false, "segment %llu was just created when the broker ended, and is empty",
              (unsigned long long)segment->number);

@@ -217,8 +217,8 @@ static rp_status segment_open(struct reader *self, const struct folder *folder, 
     if (status == RP_OK)
         return RP_OK;
     self->number = 0;
-    return err_set(err, status == RP_IO ? RP_IO : RP_DATA_LOSS, "chunks cannot be read: segment %llu: %s",
-                   (unsigned long long)number, why.text);
+    return err_set(err, status == RP_NO_MEMORY || status == RP_IO ? status : RP_DATA_LOSS,
+                   "chunks cannot be read: segment %llu: %s", (unsigned long long)number, why.text);
 }
 
 rp_status chunks_read(const struct folder *folder, const uint64_t *at, uint64_t n, chunk_fn *fn, void *ctx,

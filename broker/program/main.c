@@ -354,8 +354,7 @@ static void print_help(const void *target)
          "ends that.\n"
          "SIGUSR1 starts a checkpoint. SIGHUP reopens log.file after a rotation.\n"
          "Exit status: 0 stopped as asked, 1 could not run or save its state, 2 the command line or the configuration "
-         "is "
-         "wrong.");
+         "is wrong.");
 }
 
 /* Returns CLI_GO_ON, or the exit status. */

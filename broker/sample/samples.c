@@ -421,8 +421,8 @@ static void explain_evicted(const struct waiter *self, char *rest, size_t room)
     bool few = table->in.size < table->limiter.min_size || (self->distinct && table->in.size < self->want);
     if (few && table->stats.evicted_for_memory && table->last_insert_ns - table->evicted_lately_ns < EVICTED_LATELY_NS)
         snprintf(rest, room,
-                 "; %llu of its items were evicted because memory was full: raise %s, or lower max_size of table "
-                 "'%s', which holds most, %s",
+                 "; %llu of its items were evicted because of %s: raise that, or lower max_size of table '%s', which "
+                 "holds most, %s",
                  (unsigned long long)table->stats.evicted_for_memory, table->evicted_by, holder->name,
                  format_bytes(held, room_held(holder)));
 }

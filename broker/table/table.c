@@ -937,7 +937,7 @@ static void note_evicted(struct table *self, uint32_t n, const char *by)
     self->evicted_by = by;
     if (self->stats.evicted_for_memory == 0) {
         self->evicted_for_memory_ns = self->loop->now_ns;
-        log_line(LEVEL_WARN, "B0210", "a table evicts items because memory is full",
+        log_line(LEVEL_WARN, "B0210", "a table evicts items before it is full",
                  "table=%s items=%u max_size=%lld limit=%s memory_bytes=%llu memory_limit=%lld", self->name,
                  self->in.size, (long long)self->config->max_size, self->evicted_by,
                  (unsigned long long)store_memory(self->store), (long long)self->tables->config->memory_limit);

@@ -10,6 +10,20 @@
 /* In front of the library's: a disk that cannot be read from this offset on. */
 static off_t bad_from = INT64_MAX;
 
+/* And one whose segments cannot be opened now. */
+static bool no_descriptors;
+
+int openat(int folder, const char *name, int flags, ...)
+{
+    va_list more;
+    va_start(more, flags);
+    unsigned mode = flags & O_CREAT ? va_arg(more, unsigned) : 0;
+    va_end(more);
+    errno = EMFILE;
+    return no_descriptors && strncmp(name, "segment-", 8) == 0 ? -1
+                                                               : (int)syscall(SYS_openat, folder, name, flags, mode);
+}
+
 ssize_t pread(int descriptor, void *data, size_t size, off_t offset)
 {
     if (offset >= bad_from) {
@@ -291,6 +305,12 @@ TEST_WITH(struct world, w, unreadable_end, set_up, tear_down)
     assert_int_equal(load(w, 0, true), -1);
     assert_int_equal(w->status, RP_IO);
     bad_from = INT64_MAX;
+    no_descriptors = true; /* is no damage */
+    const uint64_t at = disk_at(1, disk_offset(w->place[0]));
+    assert_int_equal(chunks_read(&w->folder, &at, 1, NULL, NULL, &err), RP_NO_MEMORY);
+    assert_int_equal(load(w, 0, true), -1);
+    assert_int_equal(w->status, RP_NO_MEMORY);
+    no_descriptors = false;
     assert_int_equal(load(w, 0, true), 5);
 }
 
