@@ -368,14 +368,15 @@ static void on_why(void *ctx, struct conn_reply *reply)
     struct conn *self = (struct conn *)(void *)((char *)ctx - offsetof(struct conn, asking));
     Replay__WhyReply *why;
     conn_reply_read(reply, REPLAY__REPLY__BODY_WHY, &why, NULL);
-    for (size_t i = 0; why && i < why->n_waits; i++) {
-        if (strcmp(why->waits[i]->kind, "journal") != 0)
-            continue;
-        pthread_mutex_lock(&self->mutex);
-        snprintf(self->held, sizeof self->held, "%s", why->waits[i]->text);
+    pthread_mutex_lock(&self->mutex);
+    if (why) { /* they may wait no more */
+        self->held[0] = '\0';
         self->held_ns = clock_ns();
-        pthread_mutex_unlock(&self->mutex);
     }
+    for (size_t i = 0; why && i < why->n_waits; i++)
+        if (strcmp(why->waits[i]->kind, "journal") == 0)
+            snprintf(self->held, sizeof self->held, "%s", why->waits[i]->text);
+    pthread_mutex_unlock(&self->mutex);
     unpack_free((ProtobufCMessage *)why);
     conn_reply_destroy(&reply);
 }
